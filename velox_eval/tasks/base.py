@@ -1,0 +1,97 @@
+"""What a task is: it loads samples, turns each into a request, scores the answer, sums the scores up.
+
+Tasks import no mlx and no model: a stored or foreign answer scores the same way as a fresh one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from velox_eval.engine.requests import Generate
+from velox_eval.judges.base import Judge
+from velox_eval.records.score import Score
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One item of a task. `stratum` is the type that comparisons pair within; `data` is the task's own row."""
+
+    sample_id: str
+    stratum: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """Loaded samples and where they come from; `sha256` covers the content of all samples loaded."""
+
+    samples: Sequence[Sample]
+    source: str  # "bundled", "official", or "data" (a local file)
+    origin: str  # what was read: generator seed, URL and revision, or file name
+    sha256: str
+    total: int  # samples available before --limit
+    incomplete: str | None = None  # why the set is not the whole task, if it is not
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Scores of one answer. A score that could not be given is absent from `scores` and has a reason in `unscored`."""
+
+    scores: Mapping[str, Score]
+    unscored: Mapping[str, str] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)  # JSON-able, kept in the record
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """A task's definition, read from tasks/<name>.toml."""
+
+    name: str
+    summary: str
+    version: int
+    primary: str  # the score comparisons decide on
+    accuracy: str  # the score shown as `accuracy` (a fraction, over everything asked)
+    sources: tuple[str, ...]
+    changelog: tuple[str, ...]
+    paper: str
+    settings: Mapping[str, Any]  # the rest of the file, for the adapter
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """What a user may choose about a task; None leaves it to the definition."""
+
+    source: str | None = None
+    data: str | None = None  # a local file or directory
+    limit: int | None = None
+    max_tokens: int | None = None
+    entries: int | None = None  # entries per answer, where the task can choose
+    variant: str | None = None  # short / long, en / zh, ... where the task has them
+    data_seed: int = 0  # bundled material
+
+
+class Task(ABC):
+    """One benchmark: definition, data, requests and official scoring."""
+
+    def __init__(self, info: TaskInfo, options: TaskOptions) -> None:
+        self.info = info
+        self.options = options
+
+    @abstractmethod
+    def load(self) -> TaskData:
+        """Returns the samples. Raises DataError naming file, line and field, ConfigError for bad options."""
+
+    @abstractmethod
+    def request(self, sample: Sample) -> Generate:
+        """Returns the request for a sample."""
+
+    @abstractmethod
+    def score(self, sample: Sample, response: str, judge: Judge) -> Scored:
+        """Returns the scores of `response` (generated text, without any prefix of the prompt)."""
+
+    def derived(self, pooled_scores: Mapping[str, float | None]) -> dict[str, float | None]:
+        """Returns scores computed from the pooled ones (products and the like); none by default."""
+        return {}
