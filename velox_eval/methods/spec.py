@@ -45,9 +45,7 @@ class Parameter:
         return value
 
     def _in_bounds(self, value: float) -> bool:
-        return (self.minimum is None or value >= self.minimum) and (
-            self.maximum is None or value <= self.maximum
-        )
+        return (self.minimum is None or value >= self.minimum) and (self.maximum is None or value <= self.maximum)
 
     @property
     def bounds(self) -> str:
