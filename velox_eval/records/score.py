@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Score(BaseModel):
@@ -12,8 +12,8 @@ class Score(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    num: float
-    den: float = 1.0
+    num: float = Field(description="Numerator: points won, checks passed.")
+    den: float = Field(default=1.0, description="Denominator: points possible, checks made; 0: nothing to score.")
 
     @property
     def value(self) -> float | None:

@@ -1,0 +1,309 @@
+"""The stored records: run.json, a line of samples.jsonl, a line of runs.jsonl. Field order is part of the format."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import Field, JsonValue, model_validator
+
+from velox_eval.records.config import Frozen, Identity, ParamValue, RunConfig, canonical_json
+from velox_eval.records.score import Score
+
+SCHEMA_VERSION = 1
+
+RunStatus = Literal["started", "success", "cancelled", "error"]
+
+
+class SampleRecord(Frozen):
+    """One sample: what was asked, what came back, what it cost. Fields that a failure left unknown are null."""
+
+    sample_id: str = Field(description="The task's id of the sample; unique in a run.")
+    index: int = Field(ge=0, description="Place of the sample in the task's order, from 0.")
+    stratum: str = Field(description="Type of the sample within the task; comparisons pair within it.")
+    status: Literal["ok", "error"] = Field(description="Whether the sample was answered and scored.")
+    error: str | None = Field(default=None, description="Why the sample failed, in one line; null when it did not.")
+    prompt_sha256: str = Field(description="SHA-256 of the raw prompt, before any chat template.")
+    prompt_tokens: int | None = Field(default=None, ge=0, description="Tokens of the prompt as the model saw it.")
+    response: str | None = Field(default=None, description="The answer, stop string left out.")
+    response_sha256: str | None = Field(default=None, description="SHA-256 of the answer.")
+    generated_tokens: int | None = Field(default=None, ge=0, description="Tokens of the answer.")
+    finish_reason: Literal["eos", "stop", "length"] | None = Field(
+        default=None, description="What ended the answer: the model (eos), a stop string (stop), a limit (length)."
+    )
+    truncated: bool | None = Field(default=None, description="Whether a limit ended the answer.")
+    beyond_context: bool | None = Field(
+        default=None, description="Whether the token limit was cut at the model's context."
+    )
+    scores: dict[str, Score] = Field(default_factory=dict, description="Scores by name, as numerator and denominator.")
+    unscored: dict[str, str] = Field(default_factory=dict, description="Scores that could not be given, with reason.")
+    accuracy: float | None = Field(default=None, description="The task's accuracy of this answer, a fraction.")
+    repetition_rate: float | None = Field(
+        default=None, description="1 - unique / all word 4-grams; null under 4 words."
+    )
+    repetition_rate_10: float | None = Field(default=None, description="The same over 10-grams.")
+    repetition_rate_20: float | None = Field(default=None, description="The same over 20-grams.")
+    prefill_seconds: float | None = Field(default=None, ge=0, description="Seconds up to the first token.")
+    decode_seconds: float | None = Field(
+        default=None, ge=0, description="Seconds from the first token to the last, in flight."
+    )
+    tokens_per_second: float | None = Field(
+        default=None,
+        ge=0,
+        description="Decoded tokens a second of the sample's own time in flight; null under two tokens.",
+    )
+    peak_cache_bytes: int | None = Field(
+        default=None, ge=0, description="Key and value bytes held at the largest, rows in transit included, all layers."
+    )
+    peak_total_bytes: int | None = Field(
+        default=None, ge=0, description="peak_cache_bytes with the methods' own arrays."
+    )
+    end_cache_bytes: int | None = Field(default=None, ge=0, description="Key and value bytes held after the last step.")
+    allocated_cache_bytes: int | None = Field(default=None, ge=0, description="Bytes of the buffers at their largest.")
+    full_cache_bytes: int | None = Field(default=None, ge=0, description="Bytes the full cache would hold at the end.")
+    kept_tokens: tuple[int, ...] | None = Field(
+        default=None, description="Rows held at the end, one number an eviction layer."
+    )
+    evicted_tokens: int | None = Field(default=None, ge=0, description="Rows evicted, summed over eviction layers.")
+    kept_fraction: float | None = Field(
+        default=None, ge=0, le=1, description="Rows held at the end / tokens seen, mean over eviction layers; measured."
+    )
+    method_fired: bool | None = Field(default=None, description="Whether anything was evicted.")
+    early_share: float | None = Field(
+        default=None, ge=0, le=1, description="Share of the kept rows that come from the first tenth of the sequence."
+    )
+    budget: int | None = Field(
+        default=None, ge=1, description="Rows per layer and KV head it ran with; null: no bound."
+    )
+    details: dict[str, JsonValue] = Field(default_factory=dict, description="The task's own notes on the scoring.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SampleRecord:
+        if (self.status == "error") != (self.error is not None):
+            raise ValueError(f"sample {self.sample_id!r}: status {self.status!r} with error {self.error!r}")
+        if self.status == "ok" and self.response is None:
+            raise ValueError(f"sample {self.sample_id!r}: status 'ok' without a response")
+        canonical_json(self.details)  # raises ValueError for NaN, which JsonValue lets through
+        return self
+
+
+class ScoreSummary(Frozen):
+    """A score pooled over samples: ratio of sums, with its error."""
+
+    value: float | None = Field(description="Sum of numerators / sum of denominators; null when nothing was scored.")
+    n: int = Field(ge=0, description="Samples scored.")
+    standard_error: float | None = Field(
+        default=None, description="Standard error over samples; null under two samples."
+    )
+    low: float | None = Field(default=None, description="Lower end of the 95% interval.")
+    high: float | None = Field(default=None, description="Upper end of the 95% interval.")
+
+
+class CurvePoint(Frozen):
+    """One point of a curve."""
+
+    x: float = Field(description="Where (entry number, ...).")
+    value: float | None = Field(description="Pooled score there; null when nothing was scored.")
+    n: float = Field(description="Denominator behind it: checks or samples.")
+
+
+class Cost(Frozen):
+    """Seconds and tokens of a run, sessions added up. Loading and compiling are left out of the rates."""
+
+    decode_tokens: int = Field(default=0, ge=0, description="Tokens decoded, all sequences.")
+    decode_seconds: float = Field(default=0.0, ge=0, description="Seconds in which anything was decoded.")
+    prefill_tokens: int = Field(default=0, ge=0, description="Prompt tokens read.")
+    prefill_seconds: float = Field(default=0.0, ge=0, description="Seconds of reading prompts.")
+    wall_seconds: float = Field(default=0.0, ge=0, description="Seconds from the first request to the last record.")
+    engine_seconds: float = Field(default=0.0, ge=0, description="Of these, in the engine.")
+    scoring_seconds: float = Field(default=0.0, ge=0, description="Of these, scoring answers.")
+    store_seconds: float = Field(default=0.0, ge=0, description="Of these, writing records.")
+    harness_seconds: float = Field(
+        default=0.0, ge=0, description="wall_seconds outside the engine: the harness's own share."
+    )
+
+
+class Session(Frozen):
+    """One process that worked on the run. A killed one has no end and no cost."""
+
+    started_at: datetime = Field(description="UTC.")
+    ended_at: datetime | None = Field(default=None, description="UTC; null when the process was killed.")
+    command: list[str] = Field(default_factory=list, description="The command line.")
+    samples: int = Field(default=0, ge=0, description="Samples recorded.")
+    batch_sizes: tuple[int, ...] = Field(default=(), description="Distinct batch sizes that decoded.")
+    mlx_peak_bytes: int = Field(default=0, ge=0, description="The array library's own peak, whole process.")
+    cost: Cost | None = Field(default=None, description="Seconds and tokens.")
+
+
+class RunSummary(Frozen):
+    """What a run showed."""
+
+    n: int = Field(ge=0, description="Samples attempted.")
+    n_ok: int = Field(ge=0, description="Samples answered and scored.")
+    n_error: int = Field(ge=0, description="Samples that failed.")
+    n_unscored: int = Field(ge=0, description="Samples with at least one score that could not be given.")
+    n_truncated: int = Field(ge=0, description="Answers ended by a limit.")
+    n_beyond_context: int = Field(ge=0, description="Answers whose limit was cut at the model's context.")
+    n_not_fired: int | None = Field(description="Samples in which nothing was evicted; null: the method never evicts.")
+    primary: str = Field(description="Name of the score that comparisons decide on.")
+    primary_value: float | None = Field(description="Its value.")
+    primary_low: float | None = Field(description="Lower end of its 95% interval.")
+    primary_high: float | None = Field(description="Upper end of its 95% interval.")
+    accuracy: float | None = Field(description="Accuracy over all attempted: a failed sample counts as all wrong.")
+    accuracy_scored: float | None = Field(description="Accuracy over the samples that were scored.")
+    scores: dict[str, ScoreSummary] = Field(description="Every score of the task, pooled over scored samples.")
+    derived: dict[str, float | None] = Field(description="Scores computed from the pooled ones.")
+    curves: dict[str, list[CurvePoint]] = Field(description="Scores along a position (entry number, ...).")
+    repetition_rate: float | None = Field(description="Mean over answers long enough.")
+    repetition_rate_10: float | None = Field(description="Mean over answers long enough.")
+    repetition_rate_20: float | None = Field(description="Mean over answers long enough.")
+    mean_generated_tokens: float | None = Field(description="Mean tokens an answer.")
+    peak_cache_bytes: int | None = Field(description="Largest over samples.")
+    mean_peak_cache_bytes: float | None = Field(description="Mean over samples.")
+    peak_total_bytes: int | None = Field(description="Largest over samples.")
+    end_cache_bytes: int | None = Field(description="Largest over samples.")
+    full_cache_bytes: int | None = Field(description="Largest over samples.")
+    kept_fraction: float | None = Field(description="Mean over samples.")
+    early_share: float | None = Field(description="Mean over samples.")
+    decode_tokens_per_second: float | None = Field(description="All tokens decoded / seconds in which any was.")
+    prefill_tokens_per_second: float | None = Field(description="Prompt tokens / seconds of prefill.")
+    batch_sizes: tuple[int, ...] = Field(description="Distinct batch sizes that decoded.")
+    mlx_peak_bytes: int | None = Field(description="Largest over sessions.")
+    cost: Cost = Field(description="Seconds and tokens, sessions added up.")
+
+
+class Revision(Frozen):
+    """State of the source checkout that ran."""
+
+    commit: str = Field(description="Git commit.")
+    dirty: bool = Field(description="Whether tracked files differed from it.")
+
+
+class DataInfo(Frozen):
+    """Where the samples came from."""
+
+    source: str = Field(description="bundled, official or data.")
+    origin: str = Field(description="What was read: generator seed, address and revision, or file name.")
+    sha256: str = Field(description="SHA-256 of the samples' content.")
+    samples: int = Field(ge=0, description="Samples of this run.")
+    total: int = Field(ge=0, description="Samples there were before the limit.")
+    incomplete: str | None = Field(default=None, description="Why this is not the whole task; null when it is.")
+
+
+class ModelInfo(Frozen):
+    """The model that ran."""
+
+    name: str = Field(description="Name as asked.")
+    content_sha256: str = Field(description="SHA-256 of its content.")
+    device: str = Field(description="Device it ran on.")
+    route: str = Field(description="How the weights were held.")
+    context_length: int | None = Field(description="Tokens it can see; null: not stated.")
+    n_layers: int = Field(ge=0, description="Layers.")
+
+
+class MethodInfo(Frozen):
+    """The method as it was declared and placed."""
+
+    name: str = Field(description="Method without variant.")
+    variant: str = Field(description="Variant: adapted, paper, ...")
+    params: dict[str, ParamValue] = Field(description="Every parameter.")
+    differs: str = Field(description="How it differs from the paper or code it names.")
+    capacity: str = Field(description="Rows it may hold, as declared.")
+    evicts: bool = Field(description="Whether the method evicts at all (full does not).")
+    eviction_layers: tuple[int, ...] = Field(default=(), description="Layers with an eviction cache.")
+    other_layers: dict[str, str] = Field(default_factory=dict, description="Layers left alone: layer to cache class.")
+
+
+class RunHeader(Frozen):
+    """run.json: everything about a run that is not one sample."""
+
+    schema_version: int = Field(default=SCHEMA_VERSION, description="Version of these records.")
+    run_id: str = Field(description="<first 12 digits of the hash>-<n>.")
+    status: RunStatus = Field(description="started (running or killed), success, cancelled, or error.")
+    config: RunConfig = Field(description="What was asked.")
+    config_hash: str = Field(description="SHA-256 over what changes answers or scores.")
+    identity: Identity = Field(description="The contents the hash covers.")
+    created_at: datetime = Field(description="UTC.")
+    finished_at: datetime | None = Field(default=None, description="UTC; null until all samples are attempted.")
+    platform: str = Field(description="Operating system and machine type.")
+    python: str = Field(description="Python version.")
+    revision: Revision | None = Field(
+        default=None, description="Source checkout; null when run from an installed package."
+    )
+    data: DataInfo = Field(description="Source and content of the samples.")
+    model: ModelInfo = Field(description="The model.")
+    method: MethodInfo = Field(description="The method.")
+    sessions: tuple[Session, ...] = Field(default=(), description="Processes that worked on the run, in order.")
+    error: str | None = Field(default=None, description="Why the status is error; null otherwise.")
+    summary: RunSummary | None = Field(default=None, description="What the run showed; null until one session ended.")
+
+
+class RunRow(Frozen):
+    """One flat line of runs.jsonl: a run that attempted all its samples."""
+
+    schema_version: int = Field(default=SCHEMA_VERSION, description="Version of these records.")
+    run_id: str = Field(description="Folder of the run.")
+    config_hash: str = Field(description="SHA-256 over what changes answers or scores.")
+    status: RunStatus = Field(description="success or error.")
+    finished_at: datetime = Field(description="UTC.")
+    method: str = Field(description="Method without variant.")
+    variant: str = Field(description="Variant of the method.")
+    task: str = Field(description="Task.")
+    task_version: int = Field(description="Version of the task.")
+    source: str = Field(description="bundled, official or data.")
+    data_sha256: str = Field(description="SHA-256 of the samples' content.")
+    model: str = Field(description="Model, as asked.")
+    model_sha256: str = Field(description="SHA-256 of its content.")
+    device: str = Field(description="Device it ran on.")
+    budget: int | None = Field(description="Rows per layer and KV head; null with keep or without bound.")
+    keep: float | None = Field(description="Share kept; null with budget.")
+    prefill_step: int = Field(description="Prompt tokens a prefill chunk has.")
+    judge: str = Field(description="Judge id.")
+    rescored_from: str | None = Field(default=None, description="Run whose answers were scored again.")
+    n: int = Field(description="Samples attempted.")
+    n_error: int = Field(description="Samples that failed.")
+    n_truncated: int = Field(description="Answers ended by a limit.")
+    n_not_fired: int | None = Field(description="Samples in which nothing was evicted; null: it never evicts.")
+    primary: str = Field(description="Name of the primary score.")
+    primary_value: float | None = Field(description="Its value.")
+    primary_low: float | None = Field(description="Lower end of its 95% interval.")
+    primary_high: float | None = Field(description="Upper end of its 95% interval.")
+    accuracy: float | None = Field(description="Accuracy over all attempted.")
+    repetition_rate: float | None = Field(description="Mean over answers.")
+    peak_cache_bytes: int | None = Field(description="Largest over samples.")
+    end_cache_bytes: int | None = Field(description="Largest over samples.")
+    full_cache_bytes: int | None = Field(description="Largest over samples.")
+    kept_fraction: float | None = Field(description="Mean over samples.")
+    prefill_tokens_per_second: float | None = Field(description="Prompt tokens / seconds of prefill.")
+    decode_tokens_per_second: float | None = Field(description="Tokens decoded / seconds in which any was.")
+    batch_size: int = Field(description="Sequences decoded together at most, as asked.")
+
+
+def run_row(header: RunHeader) -> RunRow:
+    """Returns the flat line of a run whose samples were all attempted. Raises ValueError before that."""
+    summary = header.summary
+    if summary is None or header.finished_at is None:
+        raise ValueError(f"run {header.run_id} is not finished")
+    shared = {name: getattr(summary, name) for name in RunRow.model_fields if name in RunSummary.model_fields}
+    return RunRow(
+        **shared,
+        run_id=header.run_id,
+        config_hash=header.config_hash,
+        status=header.status,
+        finished_at=header.finished_at,
+        method=header.method.name,
+        variant=header.method.variant,
+        task=header.config.task.name,
+        task_version=header.identity.task_version,
+        source=header.data.source,
+        data_sha256=header.data.sha256,
+        model=header.config.model,
+        model_sha256=header.model.content_sha256,
+        device=header.model.device,
+        budget=header.config.budget,
+        keep=header.config.keep,
+        prefill_step=header.config.prefill_step,
+        judge=header.identity.judge,
+        rescored_from=header.identity.rescored_from,
+        batch_size=header.config.performance.batch_size,
+    )
