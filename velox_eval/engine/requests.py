@@ -5,6 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from velox_eval.caches.use import CacheUse
+
+__all__ = [
+    "CacheUse",
+    "EngineReport",
+    "Failure",
+    "FinishReason",
+    "Generate",
+    "Generation",
+    "Progress",
+    "Sampling",
+]
+
 FinishReason = Literal["eos", "stop", "length"]
 
 
@@ -31,40 +44,6 @@ class Sampling:
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int = 0
-
-
-@dataclass(frozen=True)
-class CacheUse:
-    """Bytes and rows of one sample's caches, all layers together unless a list says otherwise.
-
-    Bytes count rows that held a token (key and value, every KV head): `peak_cache_bytes` at the largest,
-    rows in transit included; `peak_total_bytes` adds the policies' auxiliary arrays; `end_cache_bytes`
-    after the last step; `allocated_cache_bytes` is the buffers' capacity at its largest;
-    `full_cache_bytes` is what the full cache would hold at the end.
-    """
-
-    peak_cache_bytes: int
-    peak_total_bytes: int
-    end_cache_bytes: int
-    allocated_cache_bytes: int
-    full_cache_bytes: int
-    kept_tokens: tuple[int, ...]  # rows held at the end, one number per eviction layer
-    tokens_seen: int  # tokens that went through the cache
-    evicted_tokens: int  # rows evicted, summed over eviction layers
-    early_share: float | None  # kept rows whose position is in the first tenth of tokens_seen / kept rows
-    budget: int | None  # rows per layer and KV head this sample ran with; None: no bound
-
-    @property
-    def method_fired(self) -> bool:
-        """Whether anything was evicted at all."""
-        return self.evicted_tokens > 0
-
-    @property
-    def kept_fraction(self) -> float:
-        """Rows held at the end over rows seen, mean over eviction layers."""
-        if not self.kept_tokens or not self.tokens_seen:
-            return 1.0
-        return sum(self.kept_tokens) / (len(self.kept_tokens) * self.tokens_seen)
 
 
 @dataclass(frozen=True)
@@ -113,3 +92,13 @@ class EngineReport:
     mlx_peak_bytes: int = 0
     eviction_layers: tuple[int, ...] = ()
     other_layers: dict[str, str] = field(default_factory=dict)  # layer -> cache class left alone
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where an engine run stands, after a step."""
+
+    in_flight: int  # sequences decoding together
+    decoded_tokens: int
+    tokens_per_second: float | None  # of the decode so far
+    cache_bytes: int  # rows held now, all sequences in flight

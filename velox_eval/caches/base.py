@@ -1,0 +1,399 @@
+"""EvictionCache: one layer's rows in slots, a policy that says what goes, and an honest count.
+
+The contract with the model is mlx-lm's: `offset` before RoPE, `make_mask`, then `update_and_fetch`. The
+contract with the policy: append, attend, then evict. What `update_and_fetch` returns still holds every row;
+what is evicted takes effect for the next step.
+
+While a prompt comes in by chunks the slots are in temporal order. While decoding, an evicted row leaves a hole
+that the next row overwrites in place, so a step at full budget moves nothing. How many rows a sequence holds is
+known on the host; which rows they are is not, and no step asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mlx_lm.models.cache import _BaseCache, create_causal_mask
+
+from velox_eval.caches.slots import (
+    FREE,
+    LAST,
+    Slots,
+    gather_slots,
+    highest_slots,
+    lowest_slot,
+    pad_slots,
+)
+from velox_eval.errors import MethodError
+from velox_eval.methods.policy import Policy, Rows, State
+from velox_eval.mlx import mx
+
+GROWTH = 256  # slots added at a time to a cache that grows, as mlx-lm's KVCache does
+FLUSH = 32  # blocks of a block-wise prefill between evaluations, to keep the graph short
+PER_SEQUENCE = ("budgets", "rows", "tokens_seen", "peak_rows", "_has_hole")
+
+
+class EvictionCache(_BaseCache):  # type: ignore[misc]
+    """One layer's cache for B sequences. It offers no `merge`: mlx-lm's own batching must refuse it.
+
+    `budgets[b]` bounds the rows per KV head of sequence b after each step (None: unbounded).
+    `evict_block`: rows of a chunk that are evicted together (None: the whole chunk at once).
+    """
+
+    def __init__(self, policy: Policy, budget: int | None, *, evict_block: int | None = None) -> None:
+        self.policy = policy
+        self.evict_block = evict_block
+        self.budgets: list[int | None] = [budget]
+        self.rows = [0]  # rows held per sequence, the same for every head
+        self.tokens_seen = [0]
+        self.peak_rows = [0]  # rows in transit included
+        self.peak_aux_bytes = 0  # per sequence
+        self.peak_slots = 0
+        self.slots: Slots | None = None
+        self.policy_state: State = {}
+        self._hole: mx.array | None = None  # int32 [B, H, 1], meant only where _has_hole
+        self._has_hole = [False]
+        self._attended_rows = [0]  # rows per sequence in what update_and_fetch last returned
+        self._unseen_keys: mx.array | None = None  # new keys whose queries the policy still waits for
+
+    # What the model asks.
+
+    @property
+    def offset(self) -> Any:
+        """Returns the position of the next token: an int for one sequence, int32 [B] for several."""
+        return self.tokens_seen[0] if len(self.tokens_seen) == 1 else mx.array(self.tokens_seen, mx.int32)
+
+    def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Any:
+        """Returns the mask for N new tokens: None, "causal" (lower-right aligned) or a boolean array.
+
+        Raises MethodError when the model wants this layer masked to a window that the sequence outgrows.
+        """
+        if window_size is not None and max(self.tokens_seen) + N > window_size:
+            raise MethodError(
+                f"this model masks a layer to a window of {window_size} tokens through a plain cache; "
+                "eviction there is not supported"
+            )
+        if N == 1:
+            return self.validity_mask()
+        return create_causal_mask(N, self.rows[0]) if return_array else "causal"
+
+    def validity_mask(self) -> mx.array | None:
+        """Returns boolean [B, 1, 1, C] for the next single token, true where a slot holds a row; None if all do."""
+        return _rows_mask([rows + 1 for rows in self.rows])
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Appends rows [B, H, S, D] and returns all rows held, new ones included, for this step's attention.
+
+        Raises MethodError when several tokens at once meet sequences of different lengths.
+        """
+        if self._unseen_keys is not None:
+            raise MethodError("this method ranks by the model's queries: run it inside a MethodSession")
+        new = keys.shape[2]
+        if keys.shape[0] != len(self.rows):
+            self._set_batch(keys.shape[0])
+        if new > 1:
+            self._append_chunk(keys, values)
+        else:
+            self._append_one(keys, values)
+        self.rows = [rows + new for rows in self.rows]
+        self.tokens_seen = [seen + new for seen in self.tokens_seen]
+        self.peak_rows = [max(peak, rows) for peak, rows in zip(self.peak_rows, self.rows, strict=True)]
+        self.peak_slots = max(self.peak_slots, self._held_slots.count)
+        self._attended_rows = self.rows
+        held = self._held
+        if self.policy.needs_queries:
+            self._unseen_keys = keys
+        else:
+            self._evict(keys, None)
+        return held.keys, held.values
+
+    # What the attention tap asks.
+
+    def mask_for(self, new: int, slots: int, mask: Any) -> Any:
+        """Returns the mask this layer needs for `new` queries over `slots` rows, given the model's own.
+
+        The model makes one mask from one layer's cache; where this layer holds other rows, its own replaces it.
+        """
+        array = isinstance(mask, mx.array)
+        boolean = array and mask.dtype == mx.bool_
+        if new > 1:
+            if not array or mask.shape[-1] == slots:
+                return mask
+            own: Any = "causal"
+        else:
+            own = _rows_mask(self._attended_rows)
+        if not array or boolean:
+            return own
+        if mask.shape[-1] != slots or isinstance(own, str):
+            raise MethodError("this model adds scores through its mask, and its layers hold different rows")
+        return mask if own is None else mx.where(own, mask, -mx.inf)
+
+    def attended(self, queries: mx.array) -> None:
+        """Shows the policy the queries [B, H_q, S, D] of this step, once attention is done."""
+        keys, self._unseen_keys = self._unseen_keys, None
+        if keys is not None:
+            self._evict(keys, queries)
+
+    # Appending.
+
+    @property
+    def _held_slots(self) -> Slots:
+        if self.slots is None:
+            raise MethodError("the cache is empty: nothing was fed yet")
+        return self.slots
+
+    @property
+    def _held(self) -> Slots:
+        return self._held_slots.first(max(self.rows))
+
+    def _set_batch(self, batch: int) -> None:
+        if self.slots is not None or len(self.rows) != 1:
+            raise MethodError(f"the cache holds {len(self.rows)} sequences but {batch} came in")
+        for name in PER_SEQUENCE:
+            setattr(self, name, getattr(self, name) * batch)
+
+    def _append_chunk(self, keys: mx.array, values: mx.array) -> None:
+        if len(set(self.rows)) > 1:
+            raise MethodError("several tokens at once need sequences with equally many rows; feed one at a time")
+        self._compact()
+        held = self.rows[0]
+        slots = self._reserve(held + keys.shape[2], keys, values)
+        slots.write(slice(held, held + keys.shape[2]), keys, values, self._new_positions(keys))
+
+    def _append_one(self, keys: mx.array, values: mx.array) -> None:
+        slots = self._reserve(max(self.rows) + 1, keys, values)
+        where: slice | mx.array
+        if not any(self._has_hole) and len(set(self.rows)) == 1:
+            where = slice(self.rows[0], self.rows[0] + 1)
+        elif self._hole is not None and all(self._has_hole):
+            where = self._hole
+        else:
+            where = mx.broadcast_to(mx.array(self.rows, mx.int32)[:, None, None], (*keys.shape[:2], 1))
+            if self._hole is not None:
+                where = mx.where(mx.array(self._has_hole)[:, None, None], self._hole, where)
+        slots.write(where, keys, values, self._new_positions(keys))
+        self._has_hole = [False] * len(self.rows)
+
+    def _new_positions(self, keys: mx.array) -> mx.array:
+        batch, heads, new, _ = keys.shape
+        first = mx.array(self.tokens_seen, mx.int32)[:, None, None]
+        return mx.broadcast_to(first + mx.arange(new, dtype=mx.int32), (batch, heads, new))
+
+    def _reserve(self, needed: int, keys: mx.array, values: mx.array) -> Slots:
+        """Makes room for `needed` slots: no more under a budget, else in steps of GROWTH."""
+        bounded = all(budget is not None and needed > budget for budget in self.budgets)
+        count = needed if bounded else -(-needed // GROWTH) * GROWTH
+        if self.slots is None:
+            self.slots = Slots.free(count, keys, values)
+        elif needed > self.slots.count:
+            self.slots.grow(count)
+            for name in self.policy.slot_state:
+                if name in self.policy_state:
+                    self.policy_state[name] = pad_slots(self.policy_state[name], count)
+        return self.slots
+
+    # Evicting.
+
+    def _evict(self, new_keys: mx.array, queries: mx.array | None) -> None:
+        if all(budget is None for budget in self.budgets):
+            return
+        if new_keys.shape[2] > 1:
+            self._evict_from_chunk(new_keys, queries)
+        else:
+            self._evict_one(new_keys, queries)
+        self.peak_aux_bytes = max(self.peak_aux_bytes, self.aux_bytes // len(self.rows))
+
+    def _evict_one(self, new_keys: mx.array, queries: mx.array | None) -> None:
+        """Frees one slot per head in every sequence over its budget; nothing moves."""
+        held, same = self._held, len(set(self.tokens_seen)) == 1
+        newest = self.tokens_seen[0] if same else mx.array(self.tokens_seen, mx.int32)[:, None, None]
+        rows = Rows(
+            held.keys,
+            held.values,
+            held.positions,
+            newest=newest - 1,
+            new_keys=new_keys,
+            compact=False,
+            any_free=len(set(self.rows)) > 1,
+            queries=queries,
+        )
+        self.policy_state = self.policy.observe(rows, self.policy_state)
+        over = [budget is not None and count > budget for count, budget in zip(self.rows, self.budgets, strict=True)]
+        if any(over):
+            self._hole = lowest_slot(self.policy.keep_scores(rows, self.policy_state), held.positions)
+            self._has_hole = over
+            self.rows = [count - excess for count, excess in zip(self.rows, over, strict=True)]
+
+    def _evict_from_chunk(self, new_keys: mx.array, queries: mx.array | None) -> None:
+        """Evicts down to the budget block by block, in temporal order; a block sees only rows before its end."""
+        new, budget = new_keys.shape[2], self.budgets[0]
+        if budget is None:
+            return
+        slots, held = self._held_slots, self.rows[0] - new
+        block = min(self.evict_block or new, new)
+        kept: mx.array | None = None  # int32 [B, H, n]: slots kept so far; None: all up to `end`
+        for start in range(0, new, block):
+            end = held + min(start + block, new)
+            if kept is not None:
+                arrived = mx.arange(held + start, end, dtype=mx.int32)
+                kept = mx.concatenate([kept, mx.broadcast_to(arrived, (*kept.shape[:2], arrived.size))], axis=2)
+            part = slots.first(end) if kept is None else slots.gathered(kept)
+            rows = Rows(
+                part.keys,
+                part.values,
+                part.positions,
+                newest=part.positions[:, :1, -1:],
+                new_keys=new_keys[:, :, start : end - held],
+                compact=True,
+                any_free=False,
+                queries=None if queries is None else queries[:, :, start : end - held],
+            )
+            self.policy_state = self.policy.observe(rows, self.policy_state)
+            if part.count > budget:
+                best = highest_slots(self.policy.keep_scores(rows, self.policy_state), budget)
+                kept = best if kept is None else mx.take_along_axis(kept, best, axis=2)
+                self._gather_state(best)
+            if block < new and start // block % FLUSH == FLUSH - 1:
+                mx.eval(kept, self.policy_state)
+        if kept is not None:
+            self.slots = slots.gathered(kept)
+            self.rows = [kept.shape[2]] * len(self.rows)
+
+    def _gather_state(self, index: mx.array) -> None:
+        for name in self.policy.slot_state:
+            self.policy_state[name] = gather_slots(self.policy_state[name], index)
+
+    def _compact(self) -> None:
+        """Brings the rows into temporal order in the first slots, so that a chunk can follow them."""
+        if self.slots is None or not any(self._has_hole):
+            return
+        positions = self.kept_positions()
+        order = mx.argsort(mx.where(positions == FREE, LAST, positions), axis=-1)
+        order = order[..., : self.rows[0]].astype(mx.int32)
+        self.slots = self.slots.gathered(order)
+        self._gather_state(order)
+        self._has_hole = [False] * len(self.rows)
+
+    # Counting.
+
+    def kept_positions(self) -> mx.array:
+        """Returns int32 [B, H, C]: the true position of the row in each slot, -1 where none is held."""
+        positions = self._held_slots.positions
+        if self._hole is None or not any(self._has_hole):
+            return positions
+        here = (mx.arange(positions.shape[-1]) == self._hole) & mx.array(self._has_hole)[:, None, None]
+        return mx.where(here, FREE, positions)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row (key and value, all KV heads), from the arrays held."""
+        return self.slots.row_bytes if self.slots else 0
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the rows held, all sequences."""
+        return sum(self.rows) * self.row_bytes
+
+    @property
+    def aux_bytes(self) -> int:
+        """Bytes held beside keys and values: positions, holes and the policy's state, all sequences."""
+        beside = [*self.policy_state.values()]
+        if self.slots is not None:
+            beside.append(self.slots.positions)
+        if self._hole is not None:
+            beside.append(self._hole)
+        return sum(int(array.nbytes) for array in beside)
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of the key and value buffers, free slots included."""
+        return self.slots.nbytes if self.slots else 0
+
+    @property
+    def full_seq_bytes(self) -> int:
+        """Bytes the rows of all tokens seen would take."""
+        return sum(self.tokens_seen) * self.row_bytes
+
+    @property
+    def evicted_rows(self) -> list[int]:
+        """Rows evicted so far, per sequence and KV head."""
+        return [seen - rows for seen, rows in zip(self.tokens_seen, self.rows, strict=True)]
+
+    @property
+    def compression_ratio(self) -> float:
+        """full_seq_bytes over kept_bytes; 1.0 while nothing was evicted."""
+        return self.full_seq_bytes / self.kept_bytes if self.kept_bytes else 1.0
+
+    # What mlx-lm's generators ask of any cache.
+
+    def size(self) -> int:
+        """Rows held by the longest sequence."""
+        return max(self.rows)
+
+    def empty(self) -> bool:
+        """Whether nothing was fed yet."""
+        return self.slots is None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of everything held."""
+        return self.allocated_bytes + self.aux_bytes
+
+    @property
+    def state(self) -> list[mx.array]:
+        """All arrays held, for mx.eval."""
+        arrays = [*self.policy_state.values()]
+        if self.slots is not None:
+            arrays += [self.slots.keys, self.slots.values, self.slots.positions]
+        if self._hole is not None:
+            arrays.append(self._hole)
+        return arrays
+
+    @state.setter
+    def state(self, _value: Any) -> None:
+        raise MethodError("an eviction cache cannot be restored from arrays alone; prefill the prompt again")
+
+    # Batching, by our engine only.
+
+    @classmethod
+    def stack(cls, caches: Sequence[EvictionCache]) -> EvictionCache:
+        """Returns one cache holding the sequences of all, in order; those given must not be used afterwards."""
+        first = caches[0]
+        joined = cls(first.policy, None, evict_block=first.evict_block)
+        for name in PER_SEQUENCE:
+            setattr(joined, name, [item for cache in caches for item in getattr(cache, name)])
+        joined.slots = Slots.stacked([cache._held_slots for cache in caches])
+        for name in first.policy_state:
+            arrays = [cache.policy_state[name] for cache in caches]
+            if name in first.policy.slot_state:
+                arrays = [pad_slots(array, joined.slots.count) for array in arrays]
+            joined.policy_state[name] = mx.concatenate(arrays, axis=0)
+        if any(joined._has_hole):
+            joined._hole = mx.concatenate([cache._hole_or_first for cache in caches], axis=0)
+        joined.peak_slots = max(cache.peak_slots for cache in caches)
+        joined.peak_aux_bytes = max(cache.peak_aux_bytes for cache in caches)
+        return joined
+
+    @property
+    def _hole_or_first(self) -> mx.array:
+        if self._hole is not None:
+            return self._hole
+        return mx.zeros((*self._held_slots.positions.shape[:2], 1), mx.int32)
+
+    def select(self, sequences: Sequence[int]) -> None:
+        """Keeps only these sequences, in this order."""
+        index = mx.array(list(sequences))
+        for name in PER_SEQUENCE:
+            setattr(self, name, [getattr(self, name)[i] for i in sequences])
+        self.slots = self._held_slots.selected(index)
+        if self._hole is not None:
+            self._hole = mx.take(self._hole, index, axis=0)
+        self.policy_state = {name: mx.take(array, index, axis=0) for name, array in self.policy_state.items()}
+
+
+def _rows_mask(rows: list[int]) -> mx.array | None:
+    """Returns boolean [B, 1, 1, max(rows)], true where a slot holds a row; None if all do."""
+    if len(set(rows)) == 1:
+        return None
+    return (mx.arange(max(rows)) < mx.array(rows, mx.int32)[:, None])[:, None, None, :]

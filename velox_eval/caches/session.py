@@ -1,0 +1,126 @@
+"""MethodSession: one sequence (or a batch of them) of a model under a method.
+
+It decides which layers get an eviction cache, builds their policies, taps the attention while it is open,
+and counts what was held. `make_caches` is the plain door for mlx-lm users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import mlx_lm.models.cache as mlx_cache
+import numpy as np
+from mlx.utils import tree_flatten
+
+from velox_eval.caches.attention_tap import attention_tap
+from velox_eval.caches.base import EvictionCache
+from velox_eval.caches.use import CacheUse
+from velox_eval.errors import MethodError, ModelError
+from velox_eval.methods import MethodConfig, Value, resolve
+from velox_eval.mlx import mx
+
+
+def make_caches(
+    model: Any,
+    name: str,
+    *,
+    budget: int | None = None,
+    evict_block: int | None = None,
+    **params: Value,
+) -> list[Any]:
+    """Returns caches for `generate_step(prompt_cache=...)` or `model.make_cache = lambda *_a, **_k: caches`.
+
+    One sequence, one use. Raises ConfigError for bad settings, ModelError when no layer can be replaced,
+    MethodError for a method that needs a MethodSession (it ranks by the model's own queries).
+    """
+    method = resolve(name, params, budget=budget)
+    session = MethodSession(model, method, budget=method.budget, evict_block=evict_block)
+    session.refuse_without_tap()
+    return session.caches
+
+
+def layer_kinds(model: Any) -> tuple[list[Any], list[int]]:
+    """Returns the model's own fresh caches and the indices of those an eviction cache can replace.
+
+    Only entries of exactly mlx-lm's KVCache are: windowed, state-space and list caches are bounded or not
+    made of rows. Raises ModelError when there is none.
+    """
+    caches = mlx_cache.make_prompt_cache(model)
+    layers = [index for index, cache in enumerate(caches) if type(cache) is mlx_cache.KVCache]
+    if not layers:
+        kinds = ", ".join(sorted({type(cache).__name__ for cache in caches}))
+        raise ModelError(f"no layer of this model has a plain key-value cache to evict from (found: {kinds})")
+    return caches, layers
+
+
+class MethodSession:
+    """Caches of one sequence under a method; a context manager that holds the attention tap.
+
+    `budget` is the sequence's own (see MethodConfig.budget_for); None keeps everything.
+    """
+
+    def __init__(self, model: Any, method: MethodConfig, *, budget: int | None, evict_block: int | None = None) -> None:
+        self.model = model
+        self.method = method
+        self.budget = budget
+        self.caches, self.layers = layer_kinds(model)
+        for layer in self.layers:
+            policy = method.variant.policy(method.params)
+            self.caches[layer] = EvictionCache(policy, budget, evict_block=evict_block)
+        self._open = ExitStack()
+
+    def __enter__(self) -> MethodSession:
+        self._open.enter_context(attention_tap(self.model))
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._open.close()
+
+    def refuse_without_tap(self) -> None:
+        """Raises MethodError if the method cannot run outside a session."""
+        if self.method.variant.needs_queries:
+            raise MethodError(f"{self.method.label} ranks by the model's queries: run it inside a MethodSession")
+
+    @property
+    def other_layers(self) -> dict[str, str]:
+        """Layers whose own cache was left alone, with its class."""
+        return {
+            str(index): type(cache).__name__
+            for index, cache in enumerate(self.caches)
+            if not isinstance(cache, EvictionCache)
+        }
+
+
+def cache_use(caches: Sequence[Any], sequence: int) -> CacheUse:
+    """Returns what one sequence of a batch held, counted from the arrays at this moment.
+
+    Rows are counted from the positions held, not from the settings; other layers' caches count as they are.
+    """
+    evicting = [cache for cache in caches if isinstance(cache, EvictionCache)]
+    other = sum(_array_bytes(cache) for cache in caches if not isinstance(cache, EvictionCache))
+    seen = evicting[0].tokens_seen[sequence]
+    positions = [np.array(cache.kept_positions()[sequence]) for cache in evicting]
+    held = [int((array >= 0).sum(axis=-1).max()) for array in positions]
+    rows = sum(int((array >= 0).sum()) for array in positions)
+    early = sum(int(((array >= 0) & (array < seen / 10)).sum()) for array in positions)
+    peak = sum(cache.peak_rows[sequence] * cache.row_bytes for cache in evicting) + other
+    return CacheUse(
+        peak_cache_bytes=peak,
+        peak_total_bytes=peak + sum(cache.peak_aux_bytes for cache in evicting),
+        end_cache_bytes=sum(n * cache.row_bytes for n, cache in zip(held, evicting, strict=True)) + other,
+        allocated_cache_bytes=sum(cache.peak_slots * cache.row_bytes for cache in evicting) + other,
+        full_cache_bytes=sum(seen * cache.row_bytes for cache in evicting) + other,
+        kept_tokens=tuple(held),
+        tokens_seen=seen,
+        evicted_tokens=sum(seen - n for n in held),
+        early_share=early / rows if rows else None,
+        budget=evicting[0].budgets[sequence],
+    )
+
+
+def _array_bytes(cache: Any) -> int:
+    """Bytes of the arrays a cache of mlx-lm holds, nested ones included."""
+    leaves: list[Any] = tree_flatten(cache.state)  # type: ignore[assignment]
+    return sum(int(leaf.nbytes) for _, leaf in leaves if isinstance(leaf, mx.array))
