@@ -129,6 +129,11 @@ class EvictionCache(_BaseCache):  # type: ignore[misc]
             raise MethodError("this model adds scores through its mask, and its layers hold different rows")
         return mask if own is None else mx.where(own, mask, -mx.inf)
 
+    @property
+    def awaits_queries(self) -> bool:
+        """Whether the last step's queries have not been shown."""
+        return self._unseen_keys is not None
+
     def attended(self, queries: mx.array) -> None:
         """Shows the policy the queries [B, H_q, S, D] of this step, once attention is done."""
         keys, self._unseen_keys = self._unseen_keys, None

@@ -83,6 +83,19 @@ class MethodSession:
         if self.method.variant.needs_queries:
             raise MethodError(f"{self.method.label} ranks by the model's queries: run it inside a MethodSession")
 
+    def check_tap(self) -> None:
+        """Raises MethodError when the method needs queries that the tap cannot show on this model."""
+        if not self.method.variant.needs_queries:
+            return
+        with self:
+            mx.eval(self.model(mx.zeros((1, 1), mx.int32), cache=self.caches))
+        unseen = [layer for layer in self.layers if self.caches[layer].awaits_queries]
+        if unseen:
+            raise MethodError(
+                f"{self.method.label} ranks by the model's queries, but the attention of layers {unseen} of this "
+                f"model ({type(self.model).__module__}) cannot be tapped; use the adapted variant"
+            )
+
     @property
     def other_layers(self) -> dict[str, str]:
         """Layers whose own cache was left alone, with its class."""

@@ -1,0 +1,245 @@
+"""Engine: prefill each prompt alone in chunks, then decode sequences together, one cache a layer for all.
+
+Finished sequences leave the batch and waiting ones join it between steps. What a sample's answer is does not
+depend on who shares its batch: caches, budgets, random streams and stop rules are per sequence.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlx_lm.generate import wired_limit
+
+from velox_eval.caches.attention_tap import attention_tap
+from velox_eval.caches.base import EvictionCache
+from velox_eval.caches.session import MethodSession, cache_use
+from velox_eval.engine.models import LoadedModel
+from velox_eval.engine.requests import EngineReport, Failure, FinishReason, Generate, Generation, Progress, Sampling
+from velox_eval.engine.sampling import choose
+from velox_eval.engine.text import encode_prompt, stop_position
+from velox_eval.errors import ConfigError, VeloxEvalError
+from velox_eval.methods import MethodConfig
+from velox_eval.mlx import mx
+
+PREFILL_STEP = 256
+PROGRESS_SECONDS = 0.1
+
+
+@dataclass
+class _Sequence:
+    """One answer being written."""
+
+    request: Generate
+    prompt_tokens: int
+    max_tokens: int
+    beyond_context: bool
+    prefill_seconds: float
+    started: float  # when the first token was there
+    tokens: list[int] = field(default_factory=list)
+    ended: float = 0.0
+
+
+class Engine:
+    """Generates under one method. Raises ConfigError / MethodError when the settings cannot work on this model.
+
+    `prefill_step`: tokens a prompt chunk. `evict_block`: see EvictionCache. `batch_size`: sequences that
+    decode together at most.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        method: MethodConfig,
+        *,
+        prefill_step: int = PREFILL_STEP,
+        evict_block: int | None = None,
+        batch_size: int = 1,
+        sampling: Sampling | None = None,
+    ) -> None:
+        for name, value in (("prefill_step", prefill_step), ("batch_size", batch_size), ("evict_block", evict_block)):
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}={value} must be at least 1")
+        self.loaded = loaded
+        self.model = loaded.model
+        self.method = method
+        self.prefill_step = prefill_step
+        self.evict_block = evict_block
+        self.batch_size = batch_size
+        self.sampling = sampling or Sampling()
+        probe = self._session(None)
+        self.eviction_layers, self.other_layers = tuple(probe.layers), probe.other_layers
+        if batch_size > 1 and self.other_layers:
+            kinds = ", ".join(sorted(set(self.other_layers.values())))
+            raise ConfigError(f"batch_size={batch_size}: layers with {kinds} decode one sequence at a time; use 1")
+        probe.check_tap()
+        self._reset_report()
+
+    def _session(self, budget: int | None) -> MethodSession:
+        return MethodSession(self.model, self.method, budget=budget, evict_block=self.evict_block)
+
+    def _reset_report(self) -> None:
+        self._batch_sizes: set[int] = set()
+        self._decode_tokens = self._prefill_tokens = 0
+        self._decode_seconds = self._prefill_seconds = 0.0
+
+    def report(self) -> EngineReport:
+        """Returns what the last `generate` did as a whole, so far."""
+        return EngineReport(
+            batch_sizes=tuple(sorted(self._batch_sizes)),
+            decode_tokens=self._decode_tokens,
+            decode_seconds=self._decode_seconds,
+            prefill_tokens=self._prefill_tokens,
+            prefill_seconds=self._prefill_seconds,
+            mlx_peak_bytes=int(mx.get_peak_memory()),
+            eviction_layers=self.eviction_layers,
+            other_layers=self.other_layers,
+        )
+
+    def generate(
+        self, requests: Iterable[Generate], *, on_step: Callable[[Progress], None] | None = None
+    ) -> Iterator[Generation | Failure]:
+        """Yields an answer or a Failure per request, each as soon as it is there (not in request order)."""
+        self._reset_report()
+        waiting = iter(requests)
+        batch = _Batch(self)
+        reported = 0.0
+        with attention_tap(self.model), wired_limit(self.model):
+            self._warm_up()
+            mx.reset_peak_memory()
+            while True:
+                while len(batch) < self.batch_size and (request := next(waiting, None)) is not None:
+                    outcome = self._admit(request, batch)
+                    if outcome is not None:
+                        yield outcome
+                if not len(batch):
+                    return
+                yield from batch.step()
+                if on_step is not None and time.perf_counter() - reported > PROGRESS_SECONDS:
+                    on_step(self._progress(batch))
+                    reported = time.perf_counter()
+
+    def _progress(self, batch: _Batch) -> Progress:
+        speed = self._decode_tokens / self._decode_seconds if self._decode_seconds else None
+        held = sum(cache.kept_bytes for cache in batch.caches if isinstance(cache, EvictionCache))
+        return Progress(len(batch), self._decode_tokens, speed, held)
+
+    def _warm_up(self) -> None:
+        """Loads weights and compiles kernels, so that no sample pays for it."""
+        caches = self._session(None).caches
+        for length in (8, 1, 1):
+            mx.eval(self.model(mx.zeros((1, length), mx.int32), cache=caches))
+
+    def _admit(self, request: Generate, batch: _Batch) -> Generation | Failure | None:
+        """Prefills a request and joins it to the batch; returns at once what is already over."""
+        try:
+            sequence, caches = self._prefill(request)
+        except (VeloxEvalError, ValueError, RuntimeError) as error:  # mlx raises the last two
+            return Failure(request.sample_id, f"{type(error).__name__}: {error}")
+        reason = self._finish_reason(sequence)
+        if reason is not None:
+            return self._finish(sequence, caches, 0, reason)
+        batch.join(sequence, caches)
+        return None
+
+    def _prefill(self, request: Generate) -> tuple[_Sequence, list[Any]]:
+        tokens = encode_prompt(self.loaded.tokenizer, request)
+        if not tokens:
+            raise ConfigError("the prompt is empty")
+        context = self.loaded.context_length
+        room = request.max_tokens if context is None else min(request.max_tokens, context - len(tokens))
+        if room < 1:
+            raise ConfigError(f"the prompt's {len(tokens)} tokens leave no room in the model's context of {context}")
+        caches = self._session(self.method.budget_for(len(tokens) + room)).caches
+        began = time.perf_counter()
+        # The last token goes alone: its logits are the only ones needed, and no chunk's are computed.
+        for start in range(0, len(tokens) - 1, self.prefill_step):
+            chunk = tokens[start : min(start + self.prefill_step, len(tokens) - 1)]
+            self.model(mx.array([chunk]), cache=caches)
+            mx.eval([cache.state for cache in caches])
+            mx.clear_cache()
+        logits = self.model(mx.array([tokens[-1:]]), cache=caches)[:, -1]
+        first = choose(logits, [(request.sample_id, 0)], self.sampling)
+        now = time.perf_counter()
+        self._prefill_tokens += len(tokens)
+        self._prefill_seconds += now - began
+        cut = room < request.max_tokens
+        return _Sequence(request, len(tokens), room, cut, now - began, now, first, now), caches
+
+    def _finish_reason(self, sequence: _Sequence) -> FinishReason | None:
+        if sequence.tokens[-1] in self.loaded.tokenizer.eos_token_ids:
+            return "eos"
+        if stop_position(self.loaded.tokenizer, sequence.tokens, sequence.request.stop) is not None:
+            return "stop"
+        return "length" if len(sequence.tokens) >= sequence.max_tokens else None
+
+    def _finish(self, sequence: _Sequence, caches: Sequence[Any], index: int, reason: FinishReason) -> Generation:
+        tokens = sequence.tokens[:-1] if reason == "eos" else sequence.tokens
+        text = self.loaded.tokenizer.decode(tokens)
+        if reason == "stop":
+            text = text[: stop_position(self.loaded.tokenizer, tokens, sequence.request.stop)]
+        return Generation(
+            sample_id=sequence.request.sample_id,
+            prompt_tokens=sequence.prompt_tokens,
+            text=text,
+            tokens=tuple(sequence.tokens),
+            finish_reason=reason,
+            beyond_context=sequence.beyond_context and reason == "length",
+            prefill_seconds=sequence.prefill_seconds,
+            decode_seconds=sequence.ended - sequence.started,
+            cache=cache_use(caches, index),
+        )
+
+
+class _Batch:
+    """Sequences that decode together, with one list of caches for all of them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.sequences: list[_Sequence] = []
+        self.caches: list[Any] = []
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def join(self, sequence: _Sequence, caches: list[Any]) -> None:
+        """Adds a prefilled sequence."""
+        if self.sequences:
+            caches = [EvictionCache.stack(pair) for pair in zip(self.caches, caches, strict=True)]
+        self.sequences.append(sequence)
+        self.caches = caches
+
+    def step(self) -> list[Generation]:
+        """Decodes one token of every sequence; returns the answers that are over."""
+        engine = self.engine
+        began = time.perf_counter()
+        logits = engine.model(mx.array([[s.tokens[-1]] for s in self.sequences]), cache=self.caches)[:, -1]
+        draws = [(s.request.sample_id, len(s.tokens)) for s in self.sequences]
+        mx.async_eval([cache.state for cache in self.caches])
+        chosen = choose(logits, draws, engine.sampling)
+        now = time.perf_counter()
+        engine._batch_sizes.add(len(self.sequences))
+        engine._decode_tokens += len(self.sequences)
+        engine._decode_seconds += now - began
+        finished, staying = [], []
+        for index, (sequence, token) in enumerate(zip(self.sequences, chosen, strict=True)):
+            sequence.tokens.append(token)
+            sequence.ended = now
+            reason = engine._finish_reason(sequence)
+            if reason is None:
+                staying.append(index)
+            else:
+                finished.append(engine._finish(sequence, self.caches, index, reason))
+        if finished:
+            self._keep(staying)
+        return finished
+
+    def _keep(self, staying: list[int]) -> None:
+        self.sequences = [self.sequences[index] for index in staying]
+        if not staying:
+            self.caches = []
+            return
+        for cache in self.caches:
+            cache.select(staying)

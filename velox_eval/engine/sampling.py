@@ -1,0 +1,34 @@
+"""Choosing the next token, so that a sample's draws depend on its own id and step only."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from mlx_lm.sample_utils import apply_top_p
+
+from velox_eval.engine.requests import Sampling
+from velox_eval.mlx import mx
+
+
+def choose(logits: mx.array, draws: Sequence[tuple[str, int]], sampling: Sampling) -> list[int]:
+    """Returns a token per row of `logits` [B, V]; `draws` names each row's (sample id, step).
+
+    Temperature first, then top-p, as vLLM and transformers do.
+    """
+    if sampling.temperature == 0:
+        greedy: list[int] = mx.argmax(logits, axis=-1).tolist()  # type: ignore[assignment]
+        return greedy
+    scaled = logits.astype(mx.float32) / sampling.temperature
+    logprobs = scaled - mx.logsumexp(scaled, axis=-1, keepdims=True)
+    if sampling.top_p < 1:
+        logprobs = apply_top_p(logprobs, sampling.top_p)
+    keys = [_key(sampling.seed, *draw) for draw in draws]
+    tokens = mx.stack([mx.random.categorical(row, key=key) for row, key in zip(logprobs, keys, strict=True)])
+    drawn: list[int] = tokens.tolist()  # type: ignore[assignment]
+    return drawn
+
+
+def _key(seed: int, sample_id: str, step: int) -> mx.array:
+    digest = hashlib.blake2b(f"{seed}\x00{sample_id}\x00{step}".encode(), digest_size=8).digest()
+    return mx.random.key(int.from_bytes(digest, "big"))
