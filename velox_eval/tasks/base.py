@@ -34,6 +34,7 @@ class TaskData:
     sha256: str
     total: int  # samples available before --limit
     incomplete: str | None = None  # why the set is not the whole task, if it is not
+    notes: tuple[str, ...] = ()  # what loading changed or found odd; shown and recorded
 
 
 @dataclass(frozen=True)
@@ -94,4 +95,12 @@ class Task(ABC):
 
     def derived(self, pooled_scores: Mapping[str, float | None]) -> dict[str, float | None]:
         """Returns scores computed from the pooled ones (products and the like); none by default."""
+        return {}
+
+    def unanswered(self, sample: Sample) -> dict[str, Score]:
+        """Returns the scores of a sample that got no answer, everything asked counting as missed; empty by default."""
+        return {}
+
+    def curves(self, details: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+        """Returns series pooled over the `details` of all scored samples (accuracy by position); none by default."""
         return {}

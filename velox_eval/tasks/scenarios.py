@@ -1,0 +1,90 @@
+"""Makes the bundled LongGenBench scenarios from a seed: the official schema, our own words, short prompts.
+
+The same seed and number of entries give the same rows on every machine and Python version: every draw is a
+SHA-256 of what it is for, not a library's random generator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from velox_eval.tasks.scenario_banks import FAMILIES, Family
+
+GENERATOR = "velox-eval scenarios 1"
+_FIRST_CHECKED = 3  # entries 1 and 2 are the prompt's examples; copying them must not score
+
+T = TypeVar("T")
+
+
+class _Draws:
+    """Numbers drawn one after another, each a hash of the stream's name and its count."""
+
+    def __init__(self, *name: object) -> None:
+        self._name = "/".join(str(part) for part in name)
+        self._count = 0
+
+    def below(self, bound: int) -> int:
+        """Returns a number in 0..bound-1."""
+        self._count += 1
+        digest = hashlib.sha256(f"{self._name}/{self._count}".encode()).digest()
+        return int.from_bytes(digest, "big") % bound
+
+    def pick(self, items: Sequence[T], count: int) -> list[T]:
+        """Returns `count` different items in drawn order."""
+        left = list(items)
+        return [left.pop(self.below(len(left))) for _ in range(count)]
+
+
+def scenarios(seed: int, entries: int, count: int) -> list[dict[str, Any]]:
+    """Returns `count` rows of `entries` entries each, the four families taking turns (at least 8 entries)."""
+    return [_scenario(FAMILIES[index % len(FAMILIES)], seed, entries, index) for index in range(count)]
+
+
+def _scenario(family: Family, seed: int, entries: int, index: int) -> dict[str, Any]:
+    draws = _Draws(GENERATOR, seed, entries, index, family.type)
+    setting = family.settings[(index // len(FAMILIES)) % len(family.settings)]
+    last, room = entries, entries - _FIRST_CHECKED + 1
+    singles = min(3 + entries // 26, len(family.once))
+    once = dict(
+        zip(
+            sorted(draws.pick(range(_FIRST_CHECKED, last + 1), singles)),
+            draws.pick(family.once, singles),
+            strict=True,
+        )
+    )
+    length = max(2, min(entries // 5, 12))
+    start = _FIRST_CHECKED + draws.below(room - length + 1)
+    ranged = dict.fromkeys(range(start, start + length), draws.pick(family.range, 1)[0])
+    step = max(3, entries // 6) + draws.below(2)
+    offset = _FIRST_CHECKED + draws.below(step)
+    periodic = dict.fromkeys(range(offset, last + 1, step), draws.pick(family.periodic, 1)[0])
+    prefix = f"#*# {family.type} 1:"
+    word = family.type.split()[-1]
+    lines = [
+        f"{setting.task}: {entries} entries, one for each {family.unit}, about 25 words each. "
+        f"Every entry starts with '#*#', as here:",
+        f"{prefix} {setting.first}",
+        f"#*# {family.type} 2: {setting.second}",
+        f"{family.demand}:",
+        *(f"- {word} {entry}: {text}" for entry, text in once.items()),
+        f"- {word} {start} to {word} {start + length - 1}, in each: {ranged[start]}",
+        f"- every {step} {family.unit}s, starting with {word} {offset}: {periodic[offset]}",
+        f"No {family.unit} is left out. After {word} {entries} comes '*** finished'.",
+        "*** started ***",
+        prefix,
+    ]
+    return {
+        "prompt": "\n".join(lines),
+        "checks_once": _by_text(once),
+        "checks_range": _by_text(ranged),
+        "checks_periodic": _by_text(periodic),
+        "type": family.type,
+        "prefix": prefix,
+        "number": entries,
+    }
+
+
+def _by_text(table: dict[int, str]) -> dict[str, str]:
+    return {str(entry): text for entry, text in table.items()}

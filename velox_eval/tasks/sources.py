@@ -1,0 +1,251 @@
+"""Reads the rows of data files, local or official, and says exactly where a bad one is.
+
+Local files are read without `datasets` and without any network. Official ones go through `datasets`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from velox_eval.engine.model_store import cache_directory
+from velox_eval.errors import DataError
+
+RAW_BASE_VARIABLE = "VELOX_EVAL_RAW_BASE"
+_RAW_BASE = "https://raw.githubusercontent.com"
+_OFF = {"", "0", "false", "no", "off"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One object of a data file; `where` is its place for messages: `file.jsonl, line 12`."""
+
+    where: str
+    value: Mapping[str, Any]
+
+    def fail(self, field: str, problem: str) -> NoReturn:
+        """Raises DataError naming file, line and field."""
+        raise DataError(f"{self.where}, field {field!r}: {problem}")
+
+    def text(self, field: str, *, empty: bool = False) -> str:
+        """Returns a string field. Raises DataError when it is missing, no string, or empty unless allowed."""
+        value = self.need(field)
+        if not isinstance(value, str):
+            self.fail(field, f"expected a string, got {describe(value)}")
+        if not value.strip() and not empty:
+            self.fail(field, "is empty")
+        if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
+            self.fail(field, "holds half of a surrogate pair, which is no text")
+        return value
+
+    def whole(self, field: str, *, least: int) -> int:
+        """Returns an integer field of at least `least`. Raises DataError otherwise."""
+        value = self.need(field)
+        if not isinstance(value, int) or isinstance(value, bool):
+            self.fail(field, f"expected a whole number, got {describe(value)}")
+        if value < least:
+            self.fail(field, f"is {value}; it must be at least {least}")
+        return value
+
+    def need(self, field: str) -> Any:
+        """Returns a field's value. Raises DataError when the row has no such field."""
+        if field not in self.value:
+            self.fail(field, f"is missing (fields here: {', '.join(self.value) or 'none'})")
+        return self.value[field]
+
+
+def describe(value: Any) -> str:
+    """Returns a short description of a JSON value for messages."""
+    names = {dict: "an object", list: "a list", bool: "true or false", type(None): "null"}
+    return names.get(type(value)) or f"{str(value)[:40]!r}"
+
+
+def read_rows(path: Path, *, get: str) -> list[Row]:
+    """Returns the rows of a JSON array or JSONL file, told apart by content.
+
+    `get` says how to get the file, for the message when it is missing. Raises DataError naming file and line
+    for a missing, empty or undecodable file, broken JSON, an object that names one key twice, a row that is no
+    object, and JSON laid out by column.
+    """
+    if path.suffix == ".py":
+        raise DataError(f"{path}: is a loading script; give the data itself, a JSON array or JSONL file")
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file; {get}") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); a JSON array or JSONL file is needed") from None
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{path}, line {line}: not UTF-8 text (byte {error.start})") from None
+    return parse_rows(text, str(path))
+
+
+def parse_rows(text: str, name: str) -> list[Row]:
+    """Returns the rows of JSON text (array or JSONL); `name` is its name in messages. Raises as `read_rows`."""
+    start = text.lstrip()[:1]
+    if not start:
+        raise DataError(f"{name}: is empty; a JSON array or JSONL of objects is needed")
+    pairs = list(_array_items(text, name) if start == "[" else _line_items(text, name))
+    if not pairs:
+        raise DataError(f"{name}: holds no rows")
+    rows = []
+    for line, value in pairs:
+        if not isinstance(value, dict):
+            raise DataError(f"{name}, line {line}: expected an object, got {describe(value)}")
+        rows.append(Row(f"{name}, line {line}", value))
+    _refuse_columns(rows, name)
+    return rows
+
+
+def _refuse_columns(rows: Sequence[Row], name: str) -> None:
+    values = list(rows[0].value.values())
+    if len(rows) == 1 and values and all(isinstance(value, list) for value in values):
+        raise DataError(f"{name}: is laid out by column (field -> list of values); write one object for each row")
+
+
+def _line_items(text: str, name: str) -> Iterator[tuple[int, Any]]:
+    """Objects one a line; or the one object the whole text is (a pretty-printed row or table)."""
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    try:
+        _load(lines[0][1])
+    except json.JSONDecodeError:
+        try:
+            yield lines[0][0], _load(text)
+            return
+        except (json.JSONDecodeError, _BadValue):
+            pass  # not one object either: the loop below says which line is broken
+    except _BadValue:
+        pass
+    for number, line in lines:
+        try:
+            yield number, _load(line)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{name}, line {number}: broken JSON: {error.msg}") from None
+        except (_BadValue, RecursionError) as error:
+            raise DataError(f"{name}, line {number}: {error}") from None
+
+
+def _array_items(text: str, name: str) -> Iterator[tuple[int, Any]]:
+    """Items of a top-level array with the line each starts on."""
+    decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+    position = _skip_blank(text, 0) + 1
+    line, counted, separator = 1, 0, True
+    while True:
+        position = _skip_blank(text, position)
+        line += text.count("\n", counted, position)
+        counted = position
+        mark = text[position : position + 1]
+        if mark == "]":
+            break
+        if not separator:
+            raise DataError(f"{name}, line {line}: broken JSON: expected ',' or ']' between rows")
+        try:
+            value, position = decoder.raw_decode(text, position)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{name}, line {error.lineno}: broken JSON: {error.msg}") from None
+        except (_BadValue, RecursionError) as error:
+            raise DataError(f"{name}, line {line}: {error}") from None
+        yield line, value
+        position = _skip_blank(text, position)
+        separator = text[position : position + 1] == ","
+        position += separator
+    if text[position + 1 :].strip():
+        raise DataError(f"{name}, line {line}: more text after the end of the array")
+
+
+def _skip_blank(text: str, position: int) -> int:
+    while position < len(text) and text[position] in " \t\r\n":
+        position += 1
+    return position
+
+
+class _BadValue(Exception):
+    """JSON that parses and is still unusable."""
+
+
+def _load(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in table:
+            raise _BadValue(f"the key {key!r} is given twice in one object")
+        table[key] = value
+    return table
+
+
+def _no_constant(name: str) -> Any:
+    raise _BadValue(f"{name} is no JSON value")
+
+
+def content_sha256(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Returns the SHA-256 of rows by content: key order and layout of the file do not matter, row order does."""
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(json.dumps(row, sort_keys=True, ensure_ascii=True, allow_nan=False).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def github_raw_url(repository: str, revision: str, file: str) -> str:
+    """Returns the raw URL of a repository's file at a pinned revision.
+
+    $VELOX_EVAL_RAW_BASE replaces https://raw.githubusercontent.com (a mirror with the same paths).
+    """
+    base = os.environ.get(RAW_BASE_VARIABLE) or _RAW_BASE
+    return f"{base.rstrip('/')}/{repository}/{revision}/{file}"
+
+
+def read_official(url: str) -> list[Row]:
+    """Returns the rows of a raw JSON or JSONL file at `url`, a pinned revision, through `datasets`.
+
+    A file once fetched is kept in the cache directory and read from there, offline too; what a replaced base
+    URL serves is never kept. Raises DataError naming the URL and `--data` when it cannot be fetched (offline
+    mode set, no network, no such file), and as `read_rows` for its content.
+    """
+    if not url.startswith(_RAW_BASE + "/"):
+        return parse_rows(_fetch(url), url)
+    kept = cache_directory() / "official" / hashlib.sha256(url.encode()).hexdigest()[:16] / url.rsplit("/", 1)[-1]
+    if kept.is_file():
+        return parse_rows(kept.read_text(encoding="utf-8"), url)
+    text = _fetch(url)
+    rows = parse_rows(text, url)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=kept.parent, delete=False) as part:
+        part.write(text)
+    os.replace(part.name, kept)
+    return rows
+
+
+def _fetch(url: str) -> str:
+    for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        if os.environ.get(variable, "").strip().lower() not in _OFF:
+            raise DataError(_how_to_get(url, f"{variable} is set"))
+    import datasets
+
+    datasets.disable_progress_bars()
+    # As one text document: the JSON builder may turn the check tables, whose keys differ from row to row, into
+    # structs filled with nulls. A cache of its own: the shared one serves old content for a URL without ETag.
+    with tempfile.TemporaryDirectory(prefix="velox-eval-") as cache:
+        try:
+            table = datasets.load_dataset(
+                "text", data_files={"test": url}, split="test", sample_by="document", cache_dir=cache
+            )
+            return str(table[0]["text"])
+        except (OSError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+            raise DataError(_how_to_get(url, f"{type(error).__name__}: {str(error).splitlines()[0]}")) from None
+
+
+def _how_to_get(url: str, reason: str) -> str:
+    file = url.rsplit("/", 1)[-1]
+    return f"cannot fetch {url} ({reason}); download {file} from there and give its place with --data PATH/{file}"
