@@ -117,7 +117,7 @@ def _writable(folder: Path) -> bool:
     """Whether `folder`, or the nearest parent that exists, can be written."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
-    return os.access(folder, os.W_OK)
+    return folder.is_dir() and os.access(folder, os.W_OK)
 
 
 def _hub_cache() -> str:

@@ -55,12 +55,12 @@ def convert_gguf(gguf: Path, out: Path) -> None:
     source = _Source.read(gguf)
     source.check_supported()
     tensors = _Tensors.rename(source)
+    config, tokenizer, tokenizer_config = _config(source, tensors), _tokenizer(source), _tokenizer_config(source)
     out.mkdir(parents=True, exist_ok=True)
     mx.save_safetensors(str(out / "model.safetensors"), tensors.arrays, {"format": "mlx"})
-    _write_json(out / "config.json", _config(source, tensors))
-    tokenizer = _tokenizer(source)
     tokenizer.save(str(out / "tokenizer.json"))
-    _write_json(out / "tokenizer_config.json", _tokenizer_config(source))
+    _write_json(out / "tokenizer_config.json", tokenizer_config)
+    _write_json(out / "config.json", config)
 
 
 @dataclass

@@ -90,6 +90,8 @@ def find_model(name: str) -> Path:
     """The directory of the model `name`, fetched or downloaded if need be; ModelError if there is none."""
     if name in KNOWN_MODELS:
         return fetch_model(name)
+    if not name.strip():
+        raise ModelError(f"no model named: give a known model ({_known()}), a directory or a hub id (org/name)")
     path = Path(name).expanduser()
     if path.is_dir():
         return path.absolute()
@@ -97,7 +99,7 @@ def find_model(name: str) -> Path:
         raise ModelError(_not_a_directory(name, path))
     if _HUB_ID.fullmatch(name):
         return _from_hub(name)
-    if len(path.parts) > 1 or name.startswith((".", "~")) or not name.strip():
+    if len(path.parts) > 1 or name.startswith((".", "~")):
         raise ModelError(f"no model directory {name!r}: check the path, or name a known model ({_known()})")
     raise ModelError(f"{unknown_name('model', name, KNOWN_MODELS)}; a directory or a hub id (org/name) works too")
 
