@@ -50,7 +50,13 @@ def make_header(run_id: str = "r-1", **changes: Any) -> RunHeader:
         "python": "3.11",
         "data": DataInfo(source="bundled", origin="seed 0", sha256="d" * 64, samples=3, total=8),
         "model": ModelInfo(
-            name="tiny", content_sha256="m" * 64, device="cpu", route="float32", context_length=2048, n_layers=2
+            name="tiny",
+            content_sha256="m" * 64,
+            device="cpu",
+            route="-",
+            dtype="float32",
+            context_length=2048,
+            n_layers=2,
         ),
         "method": MethodInfo(
             name="morphkv", variant="adapted", params=config.params, differs="-", capacity="budget", evicts=True

@@ -35,9 +35,12 @@ class SampleRecord(Frozen):
     beyond_context: bool | None = Field(
         default=None, description="Whether the token limit was cut at the model's context."
     )
-    scores: dict[str, Score] = Field(default_factory=dict, description="Scores by name, as numerator and denominator.")
+    scores: dict[str, Score] = Field(
+        default_factory=dict,
+        description="Scores by name, as numerator and denominator; of a failed sample: everything asked was missed.",
+    )
     unscored: dict[str, str] = Field(default_factory=dict, description="Scores that could not be given, with reason.")
-    accuracy: float | None = Field(default=None, description="The task's accuracy of this answer, a fraction.")
+    accuracy: float | None = Field(default=None, description="The task's accuracy of this answer; 0 when it failed.")
     repetition_rate: float | None = Field(
         default=None, description="1 - unique / all word 4-grams; null under 4 words."
     )
@@ -99,14 +102,6 @@ class ScoreSummary(Frozen):
     high: float | None = Field(default=None, description="Upper end of the 95% interval.")
 
 
-class CurvePoint(Frozen):
-    """One point of a curve."""
-
-    x: float = Field(description="Where (entry number, ...).")
-    value: float | None = Field(description="Pooled score there; null when nothing was scored.")
-    n: float = Field(description="Denominator behind it: checks or samples.")
-
-
 class Cost(Frozen):
     """Seconds and tokens of a run, sessions added up. Loading and compiling are left out of the rates."""
 
@@ -151,9 +146,9 @@ class RunSummary(Frozen):
     primary_high: float | None = Field(description="Upper end of its 95% interval.")
     accuracy: float | None = Field(description="Accuracy over all attempted: a failed sample counts as all wrong.")
     accuracy_scored: float | None = Field(description="Accuracy over the samples that were scored.")
-    scores: dict[str, ScoreSummary] = Field(description="Every score of the task, pooled over scored samples.")
+    scores: dict[str, ScoreSummary] = Field(description="Every score, pooled; failed samples missed all they asked.")
     derived: dict[str, float | None] = Field(description="Scores computed from the pooled ones.")
-    curves: dict[str, list[CurvePoint]] = Field(description="Scores along a position (entry number, ...).")
+    curves: dict[str, list[float | None]] = Field(description="Scores along the answer, pooled; null: nothing there.")
     repetition_rate: float | None = Field(description="Mean over answers long enough.")
     repetition_rate_10: float | None = Field(description="Mean over answers long enough.")
     repetition_rate_20: float | None = Field(description="Mean over answers long enough.")
@@ -188,6 +183,7 @@ class DataInfo(Frozen):
     samples: int = Field(ge=0, description="Samples of this run.")
     total: int = Field(ge=0, description="Samples there were before the limit.")
     incomplete: str | None = Field(default=None, description="Why this is not the whole task; null when it is.")
+    notes: tuple[str, ...] = Field(default=(), description="What loading changed or found odd.")
 
 
 class ModelInfo(Frozen):
@@ -197,6 +193,7 @@ class ModelInfo(Frozen):
     content_sha256: str = Field(description="SHA-256 of its content.")
     device: str = Field(description="Device it ran on.")
     route: str = Field(description="How the weights were held.")
+    dtype: str = Field(description="Type of the activations.")
     context_length: int | None = Field(description="Tokens it can see; null: not stated.")
     n_layers: int = Field(ge=0, description="Layers.")
 

@@ -1,0 +1,53 @@
+"""Runs the real command in a process of its own, as a user does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "velox_eval.cli"]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Three prompts of the benchmark's schema; the last one, cut off by --limit 2, is beyond the model's context."""
+    rows = [
+        {
+            "prompt": f"Plan floor {index} of a tower. {'x' * size}\n#*# Floor 1:",
+            "prefix": "#*# Floor 1:",
+            "type": "Floor",
+            "number": 4,
+            "checks_once": {"1": "a gym"},
+            "checks_range": {"3": "a garden"},
+            "checks_periodic": {"4": "a lift"},
+        }
+        for index, size in enumerate((40, 40, 5000))
+    ]
+    path = tmp_path / "data.json"
+    path.write_text(json.dumps(rows))
+    return path
+
+
+@pytest.fixture
+def velox_eval(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs `velox-eval ARGUMENTS` in an empty folder."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*COMMAND, *arguments], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    return call
+
+
+@pytest.fixture
+def run_arguments(tiny_model_dir: Path, data: Path) -> list[str]:
+    """A run of two samples that takes a second."""
+    return ["run", "--model", str(tiny_model_dir), "--data", str(data), "--limit", "2", "--budget", "32"]

@@ -1,0 +1,37 @@
+"""The command line: the only place that prints or exits. Commands import what they need when they run."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from velox_eval.cli import doctor, methods, models, run, schema, score, tasks
+from velox_eval.cli.console import plain
+from velox_eval.errors import VeloxEvalError
+
+app = typer.Typer(
+    name="velox-eval",
+    help="Run benchmarks on real language models under KV-cache eviction, and compare what each method keeps.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command("run")(run.run)
+app.command("score")(score.score)
+app.command("methods")(methods.methods)
+app.command("tasks")(tasks.tasks)
+app.add_typer(models.app, name="models")
+app.command("doctor")(doctor.doctor)
+app.command("schema")(schema.schema)
+
+USER_ERROR = 2  # also what typer exits with for an unknown option
+
+
+def main() -> None:
+    """Runs the command line; an error a user can act on is one line on stderr and exit code 2."""
+    try:
+        app()
+    except VeloxEvalError as error:
+        print(f"velox-eval: error: {plain(' '.join(str(error).split()))}", file=sys.stderr)
+        sys.exit(USER_ERROR)

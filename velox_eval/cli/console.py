@@ -1,0 +1,49 @@
+"""How the command line writes: plain text for a terminal from text that nobody vouches for, and sizes people read."""
+
+from __future__ import annotations
+
+import json
+import sys
+import unicodedata
+from typing import Any
+
+from rich.console import Console
+
+
+def out() -> Console:
+    """Returns the console of results (stdout)."""
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def err() -> Console:
+    """Returns the console of everything else (stderr)."""
+    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def plain(text: str) -> str:
+    """Returns `text` with control, formatting and surrogate characters spelled out, line ends and tabs kept.
+
+    A model's answer may hold escape sequences that would move the cursor, rename the window or hide text.
+    """
+    return "".join(c if c in "\n\t" or not _unsafe(c) else c.encode("unicode_escape").decode() for c in text)
+
+
+def _unsafe(character: str) -> bool:
+    return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def human_bytes(count: int | float | None) -> str:
+    """Returns a size in binary units (`1.5 MiB`); "-" for None."""
+    if count is None:
+        return "-"
+    size, unit = float(count), "B"
+    for bigger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, bigger
+    return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def print_json(document: Any) -> None:
+    """Prints one JSON document on stdout, and nothing else; ASCII, so that no terminal acts on it."""
+    sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")

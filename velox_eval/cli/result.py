@@ -1,0 +1,125 @@
+"""Shows a run: what it measured, where the records are, how the first answer begins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from velox_eval.cli.console import human_bytes, out, plain
+
+if TYPE_CHECKING:
+    from velox_eval.records.schema import RunHeader, RunSummary, SampleRecord
+    from velox_eval.runs.runner import RunResult
+
+_OPENING_LINES = 5
+_OPENING_CHARACTERS = 400
+
+
+def document(result: RunResult) -> dict[str, Any]:
+    """Returns the run's header and summary, with where its records are and what was found there."""
+    return {**result.header.model_dump(mode="json"), "path": str(result.path), "state": result.state}
+
+
+def show_result(result: RunResult) -> None:
+    """Prints table, place of the records and opening of the first answer on stdout."""
+    from rich.table import Table
+
+    console, header = out(), result.header
+    if header.summary is not None:
+        table = Table(show_header=False, title=f"run {header.run_id}: {header.status}", title_justify="left")
+        table.add_column(style="bold")
+        table.add_column(overflow="fold")
+        for name, value in rows(header, header.summary):
+            table.add_row(name, plain(value))
+        console.print(table)
+    console.print(f"records: {result.path / 'samples.jsonl'}", soft_wrap=True)
+    first = next((record for record in result.samples if record.response), None)
+    if first is not None:
+        console.print(f"\nfirst answer ({plain(first.sample_id)}):", style="bold")
+        console.print(opening(first), soft_wrap=True)
+
+
+def rows(header: RunHeader, summary: RunSummary) -> list[tuple[str, str]]:
+    """Returns the table's lines."""
+    config, data = header.config, header.data
+    limit = f"budget {config.budget}" if config.budget is not None else f"keep {config.keep:g}" if config.keep else ""
+    params = ", ".join(f"{name}={value}" for name, value in header.method.params.items())
+    lines = [
+        ("method", ", ".join(part for part in (config.method, limit, params) if part)),
+        ("task", f"{config.task.name} version {header.identity.task_version}, {data.source} ({data.origin})"),
+        ("model", f"{header.model.name}, {header.model.device}, {header.model.route}"),
+        ("samples", _samples(summary, data.samples)),
+        (summary.primary, _interval(summary)),
+        ("accuracy", _accuracy(summary)),
+        ("repetition rate", _number(summary.repetition_rate)),
+        ("peak cache", _bytes(summary.peak_cache_bytes)),
+        ("end of answer", f"{_bytes(summary.end_cache_bytes)}; full cache {_bytes(summary.full_cache_bytes)}"),
+        ("rows kept", _share(summary.kept_fraction)),
+        ("speed", _speed(summary)),
+        ("evicted", _fired(summary)),
+    ]
+    if data.incomplete:
+        lines.append(("data", data.incomplete))
+    return lines
+
+
+def opening(record: SampleRecord) -> str:
+    """Returns the first lines of an answer, safe for a terminal."""
+    text = (record.response or "").strip()
+    lines = text[:_OPENING_CHARACTERS].splitlines()[:_OPENING_LINES]
+    shown = "\n".join(lines)
+    return plain(shown) + (" ..." if len(shown) < len(text) else "")
+
+
+def _samples(summary: RunSummary, wanted: int) -> str:
+    parts = [f"{summary.n}" if summary.n == wanted else f"{summary.n} of {wanted}"]
+    for count, what in (
+        (summary.n_error, "failed"),
+        (summary.n_unscored, "not fully scored"),
+        (summary.n_truncated, "cut at a limit"),
+        (summary.n_beyond_context, "cut at the model's context"),
+    ):
+        if count:
+            parts.append(f"{count} {what}")
+    return ", ".join(parts)
+
+
+def _interval(summary: RunSummary) -> str:
+    value = _number(summary.primary_value)
+    if summary.primary_low is None or summary.primary_high is None:
+        return value
+    return f"{value} (95% interval {summary.primary_low:.3f} to {summary.primary_high:.3f})"
+
+
+def _accuracy(summary: RunSummary) -> str:
+    text = _number(summary.accuracy)
+    if summary.n_error:
+        text += f" over all, {_number(summary.accuracy_scored)} over the scored"
+    return text
+
+
+def _speed(summary: RunSummary) -> str:
+    decode, prefill = summary.decode_tokens_per_second, summary.prefill_tokens_per_second
+    batches = "/".join(str(size) for size in summary.batch_sizes)
+    parts = [] if decode is None else [f"{decode:.1f} tokens/s written" + (f" at batch {batches}" if batches else "")]
+    return ", ".join(parts + ([] if prefill is None else [f"{prefill:.0f} tokens/s read"])) or "-"
+
+
+def _fired(summary: RunSummary) -> str:
+    if summary.n_not_fired is None:
+        return "never: this method keeps every row"
+    fired = summary.n_ok - summary.n_not_fired
+    if not fired and summary.n_ok:
+        return "NEVER: the budget was not reached, so this is the full cache's result; choose a smaller --budget"
+    return f"in {fired} of {summary.n_ok} samples"
+
+
+def _bytes(count: int | None) -> str:
+    return "-" if count is None else f"{human_bytes(count)} ({count:,} bytes)"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%} of the tokens seen"

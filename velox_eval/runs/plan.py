@@ -1,0 +1,160 @@
+"""From what a user chose to a run that can start: everything that can be refused is refused here, without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from velox_eval.engine.requests import Generate
+from velox_eval.errors import ConfigError, DataError
+from velox_eval.judges import get_judge
+from velox_eval.judges.base import Judge
+from velox_eval.methods import MethodConfig, Value, resolve
+from velox_eval.records.config import (
+    DEFAULT_PREFILL_STEP,
+    Performance,
+    RunConfig,
+    TaskChoice,
+    build_config,
+    canonical_json,
+    text_sha256,
+)
+from velox_eval.tasks import get_task
+from velox_eval.tasks.base import Task, TaskData, TaskOptions
+
+DEFAULT_METHOD = "morphkv"
+DEFAULT_TASK = "longgenbench"
+DEFAULT_MODEL = "smollm2-135m"
+DEFAULT_RESULTS = Path("results")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a user may choose about a run. None leaves it to the task's definition, then to the method's default."""
+
+    method: str = DEFAULT_METHOD
+    task: str = DEFAULT_TASK
+    model: str = DEFAULT_MODEL
+    settings: Mapping[str, Value] = field(default_factory=dict)  # parameters of the method
+    budget: int | None = None
+    keep: float | None = None
+    source: str | None = None
+    data: str | None = None
+    limit: int | None = None
+    max_tokens: int | None = None
+    entries: int | None = None
+    variant: str | None = None
+    data_seed: int = 0
+    prefill_step: int = DEFAULT_PREFILL_STEP
+    evict_block: int | None = None
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+    judge: str = "rules"
+    batch_size: int = 1
+    memory_limit: int | None = None
+    results: Path = DEFAULT_RESULTS
+    again: bool = False
+    max_error_share: float = 0.0
+    command: tuple[str, ...] = ()  # as typed, for the record
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that can start: nothing is written yet and no model loaded."""
+
+    config: RunConfig
+    method: MethodConfig
+    task: Task
+    data: TaskData
+    requests: tuple[Generate, ...]
+    judge: Judge
+
+    @property
+    def requests_sha256(self) -> str:
+        """SHA-256 over all that the model is asked, in order."""
+        asked = [[r.sample_id, r.prompt, r.max_tokens, r.stop, r.chat, r.system] for r in self.requests]
+        return text_sha256(canonical_json(asked))
+
+
+def make_plan(options: RunOptions) -> Plan:
+    """Returns the run's plan.
+
+    Raises ConfigError for options that cannot work, naming value and what is allowed, and DataError for
+    data that cannot be used.
+    """
+    _config(options, options.source, options.settings, options.budget)
+    if not 0 <= options.max_error_share <= 1:
+        raise ConfigError(f"max_error_share={options.max_error_share}: must be from 0 to 1")
+    task = get_task(options.task, task_options(_choice(options, options.source)))
+    method = _method(options, task)
+    judge = get_judge(options.judge)
+    data = task.load()
+    return Plan(
+        config=_config(options, data.source, method.params, method.budget),
+        method=method,
+        task=task,
+        data=data,
+        requests=_requests(task, data),
+        judge=judge,
+    )
+
+
+def task_options(choice: TaskChoice) -> TaskOptions:
+    """Returns the choice as the task takes it."""
+    return TaskOptions(**choice.model_dump(exclude={"name"}))
+
+
+def _choice(options: RunOptions, source: str | None) -> TaskChoice:
+    names = set(TaskChoice.model_fields) - {"name", "source"}
+    return TaskChoice(name=options.task, source=source, **{name: getattr(options, name) for name in names})
+
+
+def _config(options: RunOptions, source: str | None, params: Mapping[str, Value], budget: int | None) -> RunConfig:
+    shared: dict[str, Any] = {
+        name: getattr(options, name)
+        for name in ("model", "method", "keep", "prefill_step", "evict_block", "temperature", "top_p", "seed", "judge")
+    }
+    choice = {name: getattr(options, name) for name in TaskChoice.model_fields if name not in ("name", "source")}
+    return build_config(
+        task={"name": options.task, "source": source, **choice},
+        params=dict(params),
+        budget=budget,
+        performance={name: getattr(options, name) for name in Performance.model_fields},
+        **shared,
+    )
+
+
+def _method(options: RunOptions, task: Task) -> MethodConfig:
+    """The method with its budget: the user's, else the task definition's for this source, else the method's own."""
+    budget, default = options.budget, None
+    if options.budget is None and options.keep is None:
+        source = options.source or ("data" if options.data else task.info.sources[0])
+        section = task.info.settings.get(source, {})
+        budget = default = section.get("budget") if isinstance(section, Mapping) else None
+    try:
+        return resolve(options.method, options.settings, budget=budget, keep=options.keep)
+    except ConfigError as error:
+        if default is None or f"budget={default}" not in str(error):
+            raise
+        raise ConfigError(f"{error} (budget={default} is what {task.info.name} sets; --budget sets another)") from error
+
+
+def _requests(task: Task, data: TaskData) -> tuple[Generate, ...]:
+    if not data.samples:
+        raise DataError(f"{task.info.name}: {data.origin} holds no samples")
+    repeated = _first_repeated(sample.sample_id for sample in data.samples)
+    if repeated is not None:
+        raise DataError(f"{task.info.name}: {data.origin} has sample id {repeated!r} more than once")
+    return tuple(task.request(sample) for sample in data.samples)
+
+
+def _first_repeated(ids: Iterable[str]) -> str | None:
+    seen: set[str] = set()
+    for name in ids:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None

@@ -1,0 +1,135 @@
+"""Scores a stored run again: today's scoring on the answers as recorded. Needs no model and loads no mlx."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from velox_eval.errors import DataError, StoreError
+from velox_eval.judges import get_judge
+from velox_eval.judges.base import Judge
+from velox_eval.records.config import config_hash, text_sha256
+from velox_eval.records.schema import Cost, RunHeader, SampleRecord, Session
+from velox_eval.records.store import RunFolder, RunStore, StoredRun, load_run
+from velox_eval.runs.environment import package_versions
+from velox_eval.runs.plan import task_options
+from velox_eval.runs.runner import RunResult
+from velox_eval.runs.sample import scored_fields
+from velox_eval.runs.stopwatch import Stopwatch
+from velox_eval.runs.summary import summarise
+from velox_eval.tasks import get_task
+from velox_eval.tasks.base import Task, TaskData
+
+
+def rescore(
+    run: Path,
+    *,
+    results: Path,
+    data: str | None = None,
+    judge: str | None = None,
+    again: bool = False,
+    command: Sequence[str] = (),
+) -> RunResult:
+    """Returns a new run under `results` with the answers of the run in folder `run`, scored anew.
+
+    The stored run stays as it is. Costs are those of the run that generated; samples without an answer stay
+    failed. `data` says where the task's data is now, `judge` replaces the stored one. Scoring the same run the
+    same way twice shows the first result unless `again`. Raises DataError when the data is not what the run used.
+    """
+    stored = load_run(run)
+    choice = stored.header.config.task
+    if data is not None:
+        choice = choice.model_copy(update={"source": "data", "data": data})
+    task = get_task(choice.name, task_options(choice))
+    the_judge = get_judge(judge or stored.header.config.judge)
+    task_data = task.load()
+    _check_data(stored, task, task_data)
+    draft = _draft(stored.header, task, the_judge, judge, Path(run).name)
+    folder = RunStore(results).open(
+        draft.config_hash, lambda run_id: draft.model_copy(update={"run_id": run_id}), again=again
+    )
+    with folder:
+        if folder.state != "finished":
+            _score_all(folder, stored, task, task_data, the_judge, command)
+        samples = tuple(sorted(folder.samples, key=lambda record: record.index))
+        return RunResult(folder.header, samples, folder.path, folder.state)
+
+
+def _check_data(stored: StoredRun, task: Task, data: TaskData) -> None:
+    header = stored.header
+    if data.sha256 != header.data.sha256:
+        raise DataError(
+            f"run {header.run_id} used data {header.data.sha256[:12]} ({header.data.origin}); "
+            f"{data.origin} is {data.sha256[:12]}; give that data with --data"
+        )
+    by_id = {sample.sample_id: sample for sample in data.samples}
+    for record in stored.samples:
+        sample = by_id.get(record.sample_id)
+        if sample is None or text_sha256(task.request(sample).prompt) != record.prompt_sha256:
+            raise DataError(f"run {header.run_id}: sample {record.sample_id!r} had another prompt than this task gives")
+
+
+def _draft(old: RunHeader, task: Task, judge: Judge, judge_name: str | None, origin: str) -> RunHeader:
+    """The new run's header: the old one with scoring, judge and this package's version as they are now."""
+    here = {"velox-eval": package_versions(old.config.method)["velox-eval"]}
+    identity = old.identity.model_copy(
+        update={
+            "task_version": task.info.version,
+            "judge": judge.id,
+            "versions": old.identity.versions | here,
+            "rescored_from": origin,
+        }
+    )
+    config = old.config.model_copy(update={"judge": judge_name or old.config.judge})
+    return old.model_copy(
+        update={
+            "run_id": "",
+            "status": "started",
+            "error": None,
+            "config": config,
+            "config_hash": config_hash(config, identity),
+            "identity": identity,
+            "created_at": datetime.now(UTC),
+            "finished_at": None,
+            "summary": None,
+        }
+    )
+
+
+def _score_all(
+    folder: RunFolder, stored: StoredRun, task: Task, data: TaskData, judge: Judge, command: Sequence[str]
+) -> None:
+    samples = {sample.sample_id: sample for sample in data.samples}
+    started, watch = datetime.now(UTC), Stopwatch()
+    for record in stored.samples:
+        if record.sample_id in folder.done:
+            continue
+        with watch.measure("scoring"):
+            fields = (
+                {}
+                if record.response is None
+                else scored_fields(task, samples[record.sample_id], record.response, judge)
+            )
+        folder.append(SampleRecord.model_validate(record.model_dump() | fields))
+    if not folder.samples:
+        raise StoreError(f"run {stored.header.run_id} has no samples to score")
+    scoring = watch.seconds.get("scoring", 0.0)
+    session = Session(
+        started_at=started,
+        ended_at=datetime.now(UTC),
+        command=list(command),
+        samples=len(folder.samples),
+        cost=Cost(wall_seconds=watch.wall, scoring_seconds=scoring, harness_seconds=watch.wall),
+    )
+    failed = sum(record.status == "error" for record in folder.samples)
+    header = folder.header.model_copy(
+        update={
+            "sessions": (*stored.header.sessions, session),
+            "status": "error" if failed else "success",
+            "error": f"{failed} of {len(folder.samples)} samples failed" if failed else None,
+        }
+    )
+    folder.update(
+        header.model_copy(update={"summary": summarise(task, header, folder.samples), "finished_at": datetime.now(UTC)})
+    )

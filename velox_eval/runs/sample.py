@@ -1,0 +1,94 @@
+"""From a request and what came of it to the sample's record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from velox_eval.engine.requests import Failure, Generate, Generation
+from velox_eval.errors import VeloxEvalError
+from velox_eval.judges.base import Judge
+from velox_eval.metrics.repetition import repetition_rate
+from velox_eval.records.config import text_sha256
+from velox_eval.records.schema import SampleRecord
+from velox_eval.records.score import Score
+from velox_eval.tasks.base import Sample, Task
+
+_CACHE_FIELDS = (
+    "peak_cache_bytes",
+    "peak_total_bytes",
+    "end_cache_bytes",
+    "allocated_cache_bytes",
+    "full_cache_bytes",
+    "kept_tokens",
+    "evicted_tokens",
+    "kept_fraction",
+    "method_fired",
+    "early_share",
+    "budget",
+)
+
+
+def sample_record(
+    task: Task, sample: Sample, index: int, request: Generate, outcome: Generation | Failure, judge: Judge
+) -> SampleRecord:
+    """Returns the record of one sample; a failed generation or scoring is in it as an error, nothing is raised."""
+    fields: dict[str, Any] = {
+        "sample_id": sample.sample_id,
+        "index": index,
+        "stratum": sample.stratum,
+        "prompt_sha256": text_sha256(request.prompt),
+    }
+    if isinstance(outcome, Failure):
+        return SampleRecord(**fields, **_failed(task, sample, one_line(outcome.error)))
+    fields |= _measured(outcome)
+    return SampleRecord(**fields, **scored_fields(task, sample, outcome.text, judge))
+
+
+def scored_fields(task: Task, sample: Sample, response: str, judge: Judge) -> dict[str, Any]:
+    """Returns the fields of a record that scoring decides, status included."""
+    try:
+        scored = task.score(sample, response, judge)
+    except VeloxEvalError as error:
+        return _failed(task, sample, f"scoring failed: {one_line(str(error))}")
+    return {
+        "status": "ok",
+        "error": None,
+        **_scores(task, scored.scores),
+        "unscored": dict(scored.unscored),
+        "details": dict(scored.details),
+    }
+
+
+def _failed(task: Task, sample: Sample, error: str) -> dict[str, Any]:
+    missed = _scores(task, task.unanswered(sample))
+    return {"status": "error", "error": error, **missed, "unscored": {}, "details": {}}
+
+
+def _scores(task: Task, scores: Mapping[str, Score]) -> dict[str, Any]:
+    accuracy = scores.get(task.info.accuracy)
+    return {"scores": dict(scores), "accuracy": accuracy.value if accuracy else None}
+
+
+def _measured(generation: Generation) -> dict[str, Any]:
+    return {
+        "prompt_tokens": generation.prompt_tokens,
+        "response": generation.text,
+        "response_sha256": text_sha256(generation.text),
+        "generated_tokens": len(generation.tokens),
+        "finish_reason": generation.finish_reason,
+        "truncated": generation.truncated,
+        "beyond_context": generation.beyond_context,
+        "repetition_rate": repetition_rate(generation.text),
+        "repetition_rate_10": repetition_rate(generation.text, n=10),
+        "repetition_rate_20": repetition_rate(generation.text, n=20),
+        "prefill_seconds": generation.prefill_seconds,
+        "decode_seconds": generation.decode_seconds,
+        "tokens_per_second": generation.tokens_per_second,
+        **{name: getattr(generation.cache, name) for name in _CACHE_FIELDS},
+    }
+
+
+def one_line(text: str) -> str:
+    """Returns `text` with every run of white space as one space."""
+    return " ".join(text.split())

@@ -1,0 +1,102 @@
+"""Sums a run up: pooled scores with their error, counts of what went wrong, bytes and speed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from velox_eval.metrics.uncertainty import ratio_interval
+from velox_eval.records.schema import Cost, RunHeader, RunSummary, SampleRecord, ScoreSummary, Session
+from velox_eval.records.score import Score, pooled
+from velox_eval.tasks.base import Task
+
+
+def summarise(task: Task, header: RunHeader, records: Sequence[SampleRecord]) -> RunSummary:
+    """Returns the summary of `records`, with the speeds of the header's sessions.
+
+    A failed sample counts as having missed everything it was asked, except in `accuracy_scored`.
+    """
+    ok = [record for record in records if record.status == "ok"]
+    answered = [record for record in records if record.response is not None]
+    names = sorted({name for record in records for name in record.scores})
+    scores = {name: _score_summary(_scores(records, name)) for name in names}
+    derived = task.derived({name: score.value for name, score in scores.items()})
+    primary = scores.get(task.info.primary) or ScoreSummary(value=derived.get(task.info.primary), n=len(records))
+    cost = total_cost(header.sessions)
+    return RunSummary(
+        n=len(records),
+        n_ok=len(ok),
+        n_error=len(records) - len(ok),
+        n_unscored=sum(bool(record.unscored) for record in ok),
+        n_truncated=sum(record.truncated is True for record in records),
+        n_beyond_context=sum(record.beyond_context is True for record in records),
+        n_not_fired=sum(record.method_fired is False for record in ok) if header.method.evicts else None,
+        primary=task.info.primary,
+        primary_value=primary.value,
+        primary_low=primary.low,
+        primary_high=primary.high,
+        accuracy=_accuracy_over_all(records, task.info.accuracy),
+        accuracy_scored=pooled(_scores(ok, task.info.accuracy)),
+        scores=scores,
+        derived=derived,
+        curves=task.curves([record.details for record in ok]),
+        repetition_rate=_mean(record.repetition_rate for record in answered),
+        repetition_rate_10=_mean(record.repetition_rate_10 for record in answered),
+        repetition_rate_20=_mean(record.repetition_rate_20 for record in answered),
+        mean_generated_tokens=_mean(record.generated_tokens for record in answered),
+        peak_cache_bytes=_largest(record.peak_cache_bytes for record in answered),
+        mean_peak_cache_bytes=_mean(record.peak_cache_bytes for record in answered),
+        peak_total_bytes=_largest(record.peak_total_bytes for record in answered),
+        end_cache_bytes=_largest(record.end_cache_bytes for record in answered),
+        full_cache_bytes=_largest(record.full_cache_bytes for record in answered),
+        kept_fraction=_mean(record.kept_fraction for record in answered),
+        early_share=_mean(record.early_share for record in answered),
+        decode_tokens_per_second=_rate(cost.decode_tokens, cost.decode_seconds),
+        prefill_tokens_per_second=_rate(cost.prefill_tokens, cost.prefill_seconds),
+        batch_sizes=tuple(sorted({size for session in header.sessions for size in session.batch_sizes})),
+        mlx_peak_bytes=_largest(session.mlx_peak_bytes for session in header.sessions if session.cost is not None),
+        cost=cost,
+    )
+
+
+def total_cost(sessions: Iterable[Session]) -> Cost:
+    """Returns the sum over sessions that ended; a killed one left no numbers."""
+    costs = [session.cost for session in sessions if session.cost is not None]
+    return Cost(**{name: sum(getattr(cost, name) for cost in costs) for name in Cost.model_fields})
+
+
+def _scores(records: Iterable[SampleRecord], name: str) -> list[Score]:
+    return [record.scores[name] for record in records if name in record.scores]
+
+
+def _score_summary(scores: Sequence[Score]) -> ScoreSummary:
+    interval = ratio_interval(scores)
+    return ScoreSummary(
+        value=pooled(scores),
+        n=sum(score.den > 0 for score in scores),
+        standard_error=interval.standard_error,
+        low=interval.low,
+        high=interval.high,
+    )
+
+
+def _accuracy_over_all(records: Sequence[SampleRecord], name: str) -> float | None:
+    """Failed samples count as all wrong; one that does not say how much it was asked counts as the average one."""
+    scores = _scores(records, name)
+    silent = sum(record.status == "error" and name not in record.scores for record in records)
+    accuracy = pooled(scores)
+    if accuracy is None:
+        return 0.0 if silent else None
+    return accuracy * len(scores) / (len(scores) + silent)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _largest(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _rate(tokens: int, seconds: float) -> float | None:
+    return tokens / seconds if tokens and seconds > 0 else None
