@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,11 @@ def status(code: str = STATUS, **environment: str) -> dict[str, object]:
     found = json.loads(done.stdout)
     assert isinstance(found, dict)
     return found
+
+
+def skip_beside_system_openblas() -> None:
+    if status()["reason"] == "found on this system":
+        pytest.skip("a system OpenBLAS comes before those in wheels")
 
 
 @pytest.fixture(scope="module")
@@ -85,17 +91,42 @@ def test_openblas_is_found_where_the_loader_looks(some_blas: Path, tmp_path: Pat
 
 
 def test_mkl_is_found_in_its_wheel(some_blas: Path, tmp_path: Path) -> None:
-    if status()["kind"] != "none":
-        pytest.skip("a system OpenBLAS comes before MKL")
+    skip_beside_system_openblas()
     site, library = tmp_path / "site", tmp_path / "lib" / "libmkl_rt.so.2"
     info = site / "mkl-2026.2.0.dist-info"
     info.mkdir(parents=True)
     library.parent.mkdir()
     library.symlink_to(some_blas)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mkl\nVersion: 2026.2.0\n")
+    hidden = site / "ngsolve_openblas-0.dist-info"  # an installed OpenBLAS wheel would come before MKL
+    hidden.mkdir()
+    (hidden / "METADATA").write_text("Metadata-Version: 2.1\nName: ngsolve-openblas\nVersion: 0\n")
+    (hidden / "RECORD").write_text("")
     (info / "RECORD").write_text("../lib/libmkl_rt.so.2,,\n../lib/libmkl_core.so.2,,\n")
     found = status(PYTHONPATH=str(site))
     assert (found["kind"], found["path"]) == ("mkl", str(some_blas))
+
+
+def test_openblas_is_found_in_a_wheel_with_the_fortran_runtime_of_mlx(some_blas: Path, tmp_path: Path) -> None:
+    """Away from its folder the library lacks libgfortran and does not load; through the wheel route it does."""
+    skip_beside_system_openblas()
+    (lapack,) = some_blas.parent.glob(
+        "liblapack*"
+    )  # needs libgfortran, as OpenBLAS does, and offers its BLAS's symbols
+    site, loader_folder = tmp_path / "site", tmp_path / "loader"
+    library = site / "ngsolve_openblas" / "libopenblasp-r0.3.33.so"
+    library.parent.mkdir(parents=True)
+    shutil.copy(lapack, library)
+    loader_folder.mkdir()
+    (loader_folder / some_blas.name).symlink_to(some_blas)
+    named = status(VELOX_EVAL_BLAS=str(library), LD_LIBRARY_PATH=str(loader_folder))
+    assert "libgfortran" in str(named["error"])
+    info = site / "ngsolve_openblas-0.3.33.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ngsolve-openblas\nVersion: 0.3.33\n")
+    (info / "RECORD").write_text("ngsolve_openblas/libopenblasp-r0.3.33.so,,\n")
+    found = status(PYTHONPATH=str(site), LD_LIBRARY_PATH=str(loader_folder))
+    assert (found["kind"], found["path"], found["fast"]) == ("openblas", str(library), True)
 
 
 def test_preloaded_is_seen_and_kept(some_blas: Path) -> None:

@@ -12,6 +12,7 @@ import glob
 import importlib.metadata
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,8 @@ _OPENBLAS_FOLDERS = (
     "/opt/OpenBLAS/lib",
     os.path.join(sys.prefix, "lib"),
 )
+# A wheel with OpenBLAS under its plain names (most wheels rename its symbols). It expects libgfortran beside it.
+_OPENBLAS_WHEEL = "ngsolve-openblas"
 _THREAD_VARIABLES = {
     "openblas": ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"),
     "mkl": ("MKL_NUM_THREADS", "OMP_NUM_THREADS"),
@@ -141,10 +144,9 @@ def _load_named(path: Path) -> BlasStatus:
 def _load_found() -> BlasStatus:
     """The first library found that loads, or status "none" with what went wrong."""
     failures: list[str] = []
-    candidates = [("openblas", p) for p in _openblas_candidates()] + [("mkl", p) for p in _mkl_candidates()]
-    for kind, candidate in candidates:
+    for kind, candidate, reason in _candidates():
         try:
-            library = _open(candidate)
+            library = _open_wheel(candidate) if kind == "openblas" and _OPENBLAS_WHEEL in reason else _open(candidate)
         except OSError as error:
             if os.path.isabs(candidate):  # it is there but does not load: worth telling
                 failures.append(f"{candidate}: {error}")
@@ -152,11 +154,20 @@ def _load_found() -> BlasStatus:
         if library is None:
             failures.append(f"{candidate}: no cblas_sgemm in it")
             continue
-        found = _library_of("cblas_sgemm", library) or candidate
-        reason = "found on this system" if kind == "openblas" else "found in the mkl wheel"
-        return BlasStatus("openblas" if kind == "openblas" else "mkl", found, _set_threads(library), reason)
-    reason = "no OpenBLAS or MKL found"
+        found = candidate if os.path.isabs(candidate) else (_library_of("cblas_sgemm", library) or candidate)
+        return BlasStatus(kind, os.path.realpath(found), _set_threads(library), reason)
+    reason = "no OpenBLAS or MKL found, on the system or in a wheel"
     return BlasStatus("none", None, None, f"{reason} ({'; '.join(failures)})" if failures else reason)
+
+
+def _candidates() -> Iterator[tuple[BlasKind, str, str]]:
+    """Kind, name or path, and origin of every library to try, in order."""
+    for path in _openblas_candidates():
+        yield "openblas", path, "found on this system"
+    for path in _wheel_files(_OPENBLAS_WHEEL, "libopenblas"):
+        yield "openblas", path, f"found in the {_OPENBLAS_WHEEL} wheel"
+    for path in _wheel_files("mkl", "libmkl_rt.so"):
+        yield "mkl", path, "found in the mkl wheel"
 
 
 def _openblas_candidates() -> Iterator[str]:
@@ -166,17 +177,31 @@ def _openblas_candidates() -> Iterator[str]:
             yield from sorted(glob.glob(os.path.join(folder, name)))
 
 
-def _mkl_candidates() -> Iterator[str]:
-    """libmkl_rt as the PyPI wheel `mkl` lists it."""
+def _wheel_files(distribution: str, start: str) -> list[str]:
+    """Real paths of the files an installed wheel lists whose names begin with `start`."""
     try:
-        files = importlib.metadata.files("mkl") or []
+        files = importlib.metadata.files(distribution) or []
     except importlib.metadata.PackageNotFoundError:
-        return
-    for file in files:
-        if file.name.startswith("libmkl_rt.so"):
-            path = Path(str(file.locate())).resolve()
-            if path.is_file():
-                yield str(path)
+        return []
+    paths = [Path(str(file.locate())) for file in files if file.name.startswith(start)]
+    return [str(path.resolve()) for path in paths if path.is_file()]
+
+
+def _open_wheel(path: str) -> ctypes.CDLL | None:
+    """`_open`, with the Fortran runtime that mlx's own wheel brings where the system has none.
+
+    The library looks beside itself (its RPATH is $ORIGIN), so it is opened through a folder of links that has both;
+    once it is loaded the links are not needed.
+    """
+    with tempfile.TemporaryDirectory(prefix="velox-eval-blas-") as folder:
+        links = Path(folder)
+        for runtime in _wheel_files("mlx-cpu", "libgfortran") + _wheel_files("mlx-cpu", "libquadmath"):
+            (links / Path(runtime).name).symlink_to(runtime)
+            if Path(runtime).name.startswith("libgfortran"):
+                (links / "libgfortran.so.5").symlink_to(runtime)
+        library = links / Path(path).name
+        library.symlink_to(path)
+        return _open(str(library))
 
 
 def _open(name: str) -> ctypes.CDLL | None:

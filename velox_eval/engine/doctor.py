@@ -162,8 +162,9 @@ def _speed_advice(found: dict[str, Any]) -> list[str]:
     elif not blas["fast"]:
         advice.append(
             "No fast BLAS: install OpenBLAS (Debian and Ubuntu: `apt-get install libopenblas0-pthread`; Fedora: "
-            "`dnf install openblas-threads`; Arch: `pacman -S openblas`) or `pip install mkl` (x86-64): "
-            "prompts are read about fifteen times faster, answers written about 1.7 times."
+            "`dnf install openblas-threads`; Arch: `pacman -S openblas`; without root on x86-64: "
+            "`pip install ngsolve-openblas` or `pip install mkl`): prompts are read about fifteen times faster, "
+            "answers written about 1.7 times."
         )
     elif found["matmul_gflops_float32"] < _SLOW_GFLOPS_PER_CORE * found["cores"]:
         advice.append(
