@@ -15,7 +15,7 @@ else:
 
     class _LazyMLX:
         def __getattr__(self, name: str) -> Any:
-            from velox_eval.engine.blas import load_fast_blas
+            from velox_eval.blas import load_fast_blas
 
             load_fast_blas()
             import mlx.core

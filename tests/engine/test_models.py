@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from velox_eval.blas import BlasStatus
 from velox_eval.engine import models
-from velox_eval.engine.blas import BlasStatus
 from velox_eval.engine.model_identity import content_sha256
 from velox_eval.engine.models import find_model, load_model
 from velox_eval.errors import ModelError

@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mlx_lm.models.cache import _BaseCache, create_causal_mask
-
 from velox_eval.caches.slots import (
     FREE,
     LAST,
@@ -28,13 +26,14 @@ from velox_eval.caches.slots import (
 from velox_eval.errors import MethodError
 from velox_eval.methods.policy import Policy, Rows, State
 from velox_eval.mlx import mx
+from velox_eval.mlx_lm import BaseCache, create_causal_mask
 
 GROWTH = 256  # slots added at a time to a cache that grows, as mlx-lm's KVCache does
 FLUSH = 32  # blocks of a block-wise prefill between evaluations, to keep the graph short
 PER_SEQUENCE = ("budgets", "rows", "tokens_seen", "peak_rows", "_has_hole")
 
 
-class EvictionCache(_BaseCache):  # type: ignore[misc]
+class EvictionCache(BaseCache):  # type: ignore[misc]
     """One layer's cache for B sequences. It offers no `merge`: mlx-lm's own batching must refuse it.
 
     `budgets[b]` bounds the rows per KV head of sequence b after each step (None: unbounded).

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-import mlx_lm.models.cache as mlx_cache
 import numpy as np
 from mlx.utils import tree_flatten
 
@@ -20,6 +19,7 @@ from velox_eval.caches.use import CacheUse
 from velox_eval.errors import MethodError, ModelError
 from velox_eval.methods import MethodConfig, Value, resolve
 from velox_eval.mlx import mx
+from velox_eval.mlx_lm import KVCache, make_prompt_cache
 
 
 def make_caches(
@@ -47,8 +47,8 @@ def layer_kinds(model: Any) -> tuple[list[Any], list[int]]:
     Only entries of exactly mlx-lm's KVCache are: windowed, state-space and list caches are bounded or not
     made of rows. Raises ModelError when there is none.
     """
-    caches = mlx_cache.make_prompt_cache(model)
-    layers = [index for index, cache in enumerate(caches) if type(cache) is mlx_cache.KVCache]
+    caches = make_prompt_cache(model)
+    layers = [index for index, cache in enumerate(caches) if type(cache) is KVCache]
     if not layers:
         kinds = ", ".join(sorted({type(cache).__name__ for cache in caches}))
         raise ModelError(f"no layer of this model has a plain key-value cache to evict from (found: {kinds})")

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from velox_eval.engine.blas import blas_status, mlx_gpu_build, usable_cores
+from velox_eval.blas import blas_status, mlx_gpu_build, usable_cores
 from velox_eval.engine.model_store import KNOWN_MODELS, cache_directory, is_present, model_directory
 from velox_eval.engine.models import free_memory_bytes
 from velox_eval.mlx import mx

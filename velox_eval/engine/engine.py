@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlx_lm.generate import wired_limit
-
 from velox_eval.caches.attention_tap import attention_tap
 from velox_eval.caches.base import EvictionCache
 from velox_eval.caches.session import MethodSession, cache_use
@@ -23,6 +21,7 @@ from velox_eval.engine.text import encode_prompt, stop_position
 from velox_eval.errors import ConfigError, VeloxEvalError
 from velox_eval.methods import MethodConfig
 from velox_eval.mlx import mx
+from velox_eval.mlx_lm import wired_limit
 
 PREFILL_STEP = 256
 PROGRESS_SECONDS = 0.1

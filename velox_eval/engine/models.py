@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from velox_eval.engine.blas import BlasStatus, load_fast_blas
+from velox_eval.blas import BlasStatus, load_fast_blas
 from velox_eval.engine.model_identity import content_sha256
 from velox_eval.engine.model_store import KNOWN_MODELS, fetch_model
 from velox_eval.engine.safetensors_check import check_safetensors

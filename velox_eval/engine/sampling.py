@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from mlx_lm.sample_utils import apply_top_p
-
 from velox_eval.engine.requests import Sampling
 from velox_eval.mlx import mx
+from velox_eval.mlx_lm import apply_top_p
 
 
 def choose(logits: mx.array, draws: Sequence[tuple[str, int]], sampling: Sampling) -> list[int]:

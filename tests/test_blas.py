@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from velox_eval.engine.blas import mlx_gpu_build, usable_cores
+from velox_eval.blas import mlx_gpu_build, usable_cores
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux") or mlx_gpu_build() is not None, reason="only mlx's Linux CPU build needs one"
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 STATUS = """
 import dataclasses, json, sys
-from velox_eval.engine.blas import blas_status, load_fast_blas
+from velox_eval.blas import blas_status, load_fast_blas
 from velox_eval.errors import ConfigError
 try:
     first = load_fast_blas()
@@ -146,7 +146,7 @@ def test_the_library_serves_mlx(some_blas: Path) -> None:
     code = """
 import json
 from velox_eval.mlx import mx
-from velox_eval.engine.blas import blas_status, _library_of
+from velox_eval.blas import blas_status, _library_of
 import ctypes
 a = mx.arange(12.0).reshape(3, 4)
 assert (a @ a.T).tolist() == [[14.0, 38.0, 62.0], [38.0, 126.0, 214.0], [62.0, 214.0, 366.0]]
