@@ -169,7 +169,7 @@ def _speed_advice(found: dict[str, Any]) -> list[str]:
     elif found["matmul_gflops_float32"] < _SLOW_GFLOPS_PER_CORE * found["cores"]:
         advice.append(
             f"The BLAS {blas['path']} reaches only {found['matmul_gflops_float32']} GFLOP/s on {found['cores']} "
-            "cores: other programs hold them (end those, or set OPENBLAS_NUM_THREADS=1), or a thread variable does not fit."
+            "cores: other programs hold them (end those, or set OPENBLAS_NUM_THREADS=1), or a thread variable is wrong."
         )
     if sys.platform.startswith("linux") and not device["mlx_gpu_build"] and Path("/dev/nvidiactl").exists():
         advice.append("An NVIDIA GPU is here: install velox-eval[cuda12] or velox-eval[cuda13] to use it.")
