@@ -1,0 +1,19 @@
+"""Judges: who answers whether a text contains what was asked for."""
+
+from __future__ import annotations
+
+from velox_eval.errors import ConfigError, unknown_name
+from velox_eval.judges.base import Judge, Verdict
+from velox_eval.judges.reply import parse_yes_no
+from velox_eval.judges.rules import RuleJudge
+
+__all__ = ["JUDGES", "Judge", "RuleJudge", "Verdict", "get_judge", "parse_yes_no"]
+
+JUDGES = {"rules": RuleJudge}
+
+
+def get_judge(name: str) -> Judge:
+    """Returns the judge of that name. Raises ConfigError for an unknown one, with the nearest known."""
+    if name not in JUDGES:
+        raise ConfigError(unknown_name("judge", name, JUDGES))
+    return JUDGES[name]()
