@@ -185,9 +185,11 @@ class EvictionCache(BaseCache):  # type: ignore[misc]
         return mx.broadcast_to(first + mx.arange(new, dtype=mx.int32), (batch, heads, new))
 
     def _reserve(self, needed: int, keys: mx.array, values: mx.array) -> Slots:
-        """Makes room for `needed` slots: no more under a budget, else in steps of GROWTH."""
-        bounded = all(budget is not None and needed > budget for budget in self.budgets)
-        count = needed if bounded else -(-needed // GROWTH) * GROWTH
+        """Makes room for `needed` slots, in steps of GROWTH up to the budget and the row that goes over it."""
+        count = -(-needed // GROWTH) * GROWTH
+        budgets = [budget for budget in self.budgets if budget is not None]
+        if len(budgets) == len(self.budgets):
+            count = max(needed, min(count, max(budgets) + 1))
         if self.slots is None:
             self.slots = Slots.free(count, keys, values)
         elif needed > self.slots.count:
