@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
 
 import pytest
 
+from velox_eval.cli.run import run as run_command
 from velox_eval.methods import METHODS
 from velox_eval.records.schema import RunHeader, RunRow, SampleRecord
+from velox_eval.runs.plan import RunOptions
 
 
 def test_methods_shows_every_method_with_paper_and_difference(velox_eval):
@@ -71,6 +75,14 @@ def test_a_mistake_is_one_line_and_exit_code_2(velox_eval, tmp_path, arguments, 
     assert line.startswith("velox-eval: error: ")
     assert says in line
     assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_the_commands_defaults_are_the_librarys():
+    given = inspect.signature(run_command).parameters
+    library = {field.name: field.default for field in dataclasses.fields(RunOptions)}
+    shared = given.keys() & library.keys() - {"settings"}
+    assert {"method", "model", "budget", "prefill_step", "temperature", "top_p", "judge", "results"} <= shared
+    assert {name: given[name].default for name in shared} == {name: library[name] for name in shared}
 
 
 def test_an_unknown_option_is_refused(velox_eval):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -72,10 +74,16 @@ def test_score_needs_no_model(velox_eval, run_arguments, tmp_path):
     assert document["summary"]["n"] == 2
 
 
-def start(arguments: list[str], folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+@contextlib.contextmanager
+def started(arguments: list[str], folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Runs the command beside the test; it is gone afterwards whatever the test did."""
+    with subprocess.Popen(
         [*COMMAND, *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def wait_for_samples(folder: Path, count: int) -> None:
@@ -100,10 +108,10 @@ def long_run(tiny_model_dir, tmp_path, data):
 def test_kill_9_then_the_same_command_finishes_it(velox_eval, long_run, tmp_path):
     folder = tmp_path / "work"
     for wanted in (1, 3):
-        process = start(long_run, folder)
-        wait_for_samples(folder, wanted)
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=30)
+        with started(long_run, folder) as process:
+            wait_for_samples(folder, wanted)
+            process.send_signal(signal.SIGKILL)
+            process.communicate(timeout=30)
         before = (only_run(folder / "results") / "samples.jsonl").read_bytes()
         assert load_run(only_run(folder / "results")).header.status == "started"
     done = velox_eval(*long_run)
@@ -119,13 +127,15 @@ def test_kill_9_then_the_same_command_finishes_it(velox_eval, long_run, tmp_path
 
 def test_ctrl_c_says_how_to_go_on_and_a_second_process_is_refused(velox_eval, long_run, tmp_path):
     folder = tmp_path / "work"
-    process = start([*long_run, "--again"], folder)
-    wait_for_samples(folder, 1)
-    refused = velox_eval(*long_run)
+    with started([*long_run, "--again"], folder) as process:
+        wait_for_samples(folder, 1)
+        process.send_signal(signal.SIGSTOP)  # however slow the second process is, the first is still at work
+        refused = velox_eval(*long_run)
+        process.send_signal(signal.SIGCONT)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
     assert refused.returncode == 2
     assert f"is being worked on by process {process.pid};" in refused.stderr
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
     assert "Traceback" not in err
     assert "cancelled" in out

@@ -255,6 +255,12 @@ def test_rescoring_refuses_other_data_and_finds_moved_data(options, data_file):
         rescore(old.path, results=options().results, data=str(other))
 
 
+def test_rescoring_waits_for_the_run_to_be_finished(options):
+    stopped = run(options(), InterruptAfter(1))
+    with pytest.raises(StoreError, match="has 1 of 3 samples; finish it before scoring it"):
+        rescore(stopped.path, results=options().results)
+
+
 def test_scores_follow_the_recorded_answer(options):
     """What is scored is the record: a hand-written answer of two right entries scores two of four checks."""
     old = run(options())

@@ -51,8 +51,9 @@ def rows(header: RunHeader, summary: RunSummary) -> list[tuple[str, str]]:
         (summary.primary, _interval(summary)),
         ("accuracy", _accuracy(summary)),
         ("repetition rate", _number(summary.repetition_rate)),
-        ("peak cache", _bytes(summary.peak_cache_bytes)),
-        ("end of answer", f"{_bytes(summary.end_cache_bytes)}; full cache {_bytes(summary.full_cache_bytes)}"),
+        ("peak cache", _of_full(summary.peak_cache_bytes, summary)),
+        ("cache at the end", _of_full(summary.end_cache_bytes, summary)),
+        ("full cache", _bytes(summary.full_cache_bytes)),
         ("rows kept", _share(summary.kept_fraction)),
         ("speed", _speed(summary)),
         ("evicted", _fired(summary)),
@@ -111,6 +112,12 @@ def _fired(summary: RunSummary) -> str:
     if not fired and summary.n_ok:
         return "NEVER: the budget was not reached, so this is the full cache's result; choose a smaller --budget"
     return f"in {fired} of {summary.n_ok} samples"
+
+
+def _of_full(count: int | None, summary: RunSummary) -> str:
+    if not count or not summary.full_cache_bytes:
+        return _bytes(count)
+    return f"{_bytes(count)}, {count / summary.full_cache_bytes:.0%} of the full cache"
 
 
 def _bytes(count: int | None) -> str:

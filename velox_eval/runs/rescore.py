@@ -35,9 +35,14 @@ def rescore(
 
     The stored run stays as it is. Costs are those of the run that generated; samples without an answer stay
     failed. `data` says where the task's data is now, `judge` replaces the stored one. Scoring the same run the
-    same way twice shows the first result unless `again`. Raises DataError when the data is not what the run used.
+    same way twice shows the first result unless `again`. Raises StoreError for a run that is not finished, DataError
+    when the data is not what the run used.
     """
     stored = load_run(run)
+    if stored.header.finished_at is None:
+        raise StoreError(
+            f"run {run} has {len(stored.samples)} of {stored.header.data.samples} samples; finish it before scoring it"
+        )
     choice = stored.header.config.task
     if data is not None:
         choice = choice.model_copy(update={"source": "data", "data": data})
@@ -112,8 +117,6 @@ def _score_all(
                 else scored_fields(task, samples[record.sample_id], record.response, judge)
             )
         folder.append(SampleRecord.model_validate(record.model_dump() | fields))
-    if not folder.samples:
-        raise StoreError(f"run {stored.header.run_id} has no samples to score")
     scoring = watch.seconds.get("scoring", 0.0)
     session = Session(
         started_at=started,
