@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,9 @@ def make_tiny_llama(seed: int = 0, scale: float = 4.0, **overrides: Any) -> Any:
 
     `scale` widens the query and key weights so that attention is far from uniform and eviction shows.
     """
-    import mlx.core as mx
+    from velox_eval.mlx import mx  # before mlx-lm: a fast BLAS must come first
+
+    mx.default_device()
     from mlx.utils import tree_map
     from mlx_lm.models import llama
 
@@ -105,8 +106,8 @@ def shared_dir() -> Path:
 
 
 @pytest.fixture(scope="session")
-def real_model() -> Iterator[Any]:
+def real_model() -> Any:
     """SmolLM2-135M, loaded once a session."""
     from velox_eval.engine.models import load_model
 
-    yield load_model("smollm2-135m")
+    return load_model("smollm2-135m")
