@@ -12,6 +12,9 @@ _MEN = {"father", "husband", "brother", "son", "grandfather", "uncle"}
 _WOMEN = {"mother", "wife", "sister", "daughter", "grandmother", "aunt"}
 _CHILDREN = {"child", "son", "daughter", "kid", "boy", "girl"}
 _BY_AGE = {"1": {"first", "eldest", "oldest", "firstborn"}, "2": {"second", "middle"}, "3": {"third", "youngest"}}
+_BIRTHDAY = {"birthday", "birthdays", "birthday's"}
+_TURNED = {"turned", "turns", "turning"}
+_AGE = re.compile(r"\d|(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thir|for|fif)|\w+(?:teen|ty)$")
 _YOURSELF = "yourself"
 _NEAR = 5  # tokens between a person and the birthday
 
@@ -31,12 +34,10 @@ def asked_persons(description: str) -> list[str] | None:
 def has_birthday(tokens: Sequence[Token], person: str, stands: Callable[[int], bool]) -> bool:
     """Returns whether the text tells of `person`'s birthday; `stands` says of a token number that it is not negated."""
     for index, token in enumerate(tokens):
-        if token.stem in {"birthday", "birthdai", "birthda"} and stands(index):
-            if _celebrated(tokens, index, person):
-                return True
-        elif token.word in {"turned", "turns", "turning"} and _age_follows(tokens, index) and stands(index):
-            if _subject(tokens, index, person):
-                return True
+        birthday = token.word in _BIRTHDAY and _celebrated(tokens, index, person)
+        turned = token.word in _TURNED and _age_follows(tokens, index) and _subject(tokens, index, person)
+        if (birthday or turned) and stands(index):
+            return True
     return False
 
 
@@ -107,8 +108,4 @@ def _known(stem_: str) -> bool:
 
 
 def _age_follows(tokens: Sequence[Token], at: int) -> bool:
-    following = [token.word for token in tokens[at + 1 : at + 3]]
-    return any(word.isdigit() or re.match(_AGE, word) for word in following)
-
-
-_AGE = r"(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thir|four|fif|twenty|forty|sixty|\w+teen)"
+    return any(_AGE.match(token.word) for token in tokens[at + 1 : at + 3])

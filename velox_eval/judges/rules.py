@@ -27,7 +27,8 @@ _NEAR_PLACE, _NEAR_EVENT = 6, 16  # tokens that the words of one description may
 
 _NOT = {"not", "never", "without", "neither", "nor", "instead", "rather", "except", "skipped", "missed", "cannot"}
 _CALLED_OFF = re.compile(
-    r"\b(?:cancell?ed|postponed|abandoned|never (?:built|opened|held)|sold out|moved to|(?:is|was|are|were|stays|stayed) closed)\b"
+    r"\b(?:cancell?ed|postponed|abandoned|never (?:built|opened|held)|sold out|moved to|"
+    r"(?:is|was|are|were|stays|stayed) closed)\b"
 )
 _POINTING = {"near", "beside", "opposite", "above", "below", "behind", "across", "towards", "toward", "past", "from"}
 _POINTING |= {"to", "between", "outside", "beyond", "along"}

@@ -24,20 +24,28 @@ _SPELLING = {
 _SUFFIXES = ("ations", "ation", "ings", "ing", "ists", "ist", "ians", "ian", "ers", "er", "ed", "al", "es", "s")
 _DOUBLED = re.compile(r"([bdgklmnprt])\1$")
 
-STOP_WORDS = frozenset(
-    "a an the of in on at to for with by from and or as into its it this that my our his her their your own each".split()
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+STOP_WORDS = _words(
+    """a an the of in on at to for with by from and or as into its it this that my our his her their your own each"""
 )
 # Words that say how, not what: a text that has the rest of a description has the thing.
-WEAK_WORDS = frozenset(
-    "attend attending join joining participate participating visit visiting explore exploring go going take taking "
-    "volunteer volunteering play have enjoy discover discovering trip local large small extensive comprehensive big various public major "
-    "week weekly weekend monthly annual long area areas new old specializing like special assorted fresh city".split()
+WEAK_WORDS = _words(
+    """
+    attend attending join joining participate participating visit visiting explore exploring go going take taking
+    volunteer volunteering play have enjoy discover discovering trip
+    local large small extensive comprehensive big various public major area areas new old specializing like special
+    assorted fresh city week weekly weekend monthly annual long
+    """
 )
 _IRREGULAR = {"children": "child", "wives": "wife", "people": "person"}
 
 
 # Kept whole: their endings are no endings.
-_WHOLE = frozenset("mother father brother sister daughter grandmother grandfather butter water summer winter".split())
+_WHOLE = _words("mother father brother sister daughter grandmother grandfather butter water summer winter")
 
 
 @dataclass(frozen=True)
