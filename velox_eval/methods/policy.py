@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from velox_eval.methods.spec import Value
 from velox_eval.mlx import mx
 
-State = dict[str, mx.array]
+State: TypeAlias = "dict[str, mx.array]"  # a string: importing this must not load mlx
 
 
 @dataclass(frozen=True)
