@@ -25,7 +25,10 @@ def show_result(result: RunResult) -> None:
 
     console, header = out(), result.header
     if header.summary is not None:
-        table = Table(show_header=False, title=f"run {header.run_id}: {header.status}", title_justify="left")
+        origin = header.identity.rescored_from
+        again = "" if origin is None else f" (answers of {origin}, scored again)"
+        title = f"run {header.run_id}: {header.status}{again}"
+        table = Table(show_header=False, title=title, title_justify="left")
         table.add_column(style="bold")
         table.add_column(overflow="fold")
         for name, value in rows(header, header.summary):
