@@ -65,7 +65,7 @@ def _tapped(original: Callable[..., mx.array]) -> Callable[..., mx.array]:
             return original(queries, keys, values, cache=cache, scale=scale, mask=mask, **rest)
         mask = cache.mask_for(queries.shape[2], keys.shape[2], mask)
         out = original(queries, keys, values, cache=cache, scale=scale, mask=mask, **rest)
-        cache.attended(queries)
+        cache.attended(queries, scale)
         return out
 
     return attention

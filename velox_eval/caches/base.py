@@ -14,43 +14,44 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from velox_eval.caches.counted import CountedCache
 from velox_eval.caches.slots import (
     FREE,
-    LAST,
     Slots,
+    fit_slots,
     gather_slots,
     highest_slots,
     lowest_slot,
-    pad_slots,
+    lowest_slots,
 )
 from velox_eval.errors import MethodError
 from velox_eval.methods.policy import Policy, Rows, State
 from velox_eval.mlx import mx
-from velox_eval.mlx_lm import BaseCache, create_causal_mask
+from velox_eval.mlx_lm import create_causal_mask
 
 GROWTH = 256  # slots added at a time to a cache that grows, as mlx-lm's KVCache does
 FLUSH = 32  # blocks of a block-wise prefill between evaluations, to keep the graph short
-PER_SEQUENCE = ("budgets", "rows", "tokens_seen", "peak_rows", "_has_hole")
+PER_SEQUENCE = ("budgets", "starts", "rows", "tokens_seen", "peak_rows", "_has_hole")
 
 
-class EvictionCache(BaseCache):  # type: ignore[misc]
-    """One layer's cache for B sequences. It offers no `merge`: mlx-lm's own batching must refuse it.
+class EvictionCache(CountedCache):
+    """One layer's cache for B sequences.
 
-    `budgets[b]` bounds the rows per KV head of sequence b after each step (None: unbounded).
+    `budgets[b]` bounds the rows per KV head of sequence b after each step (None: unbounded); nothing is
+    evicted before more than `starts[b]` tokens were seen (a layer's share of a budget starts with the whole).
     `evict_block`: rows of a chunk that are evicted together (None: the whole chunk at once).
     """
 
-    def __init__(self, policy: Policy, budget: int | None, *, evict_block: int | None = None) -> None:
+    def __init__(
+        self, policy: Policy, budget: int | None, *, start: int | None = None, evict_block: int | None = None
+    ) -> None:
+        super().__init__(budget)
         self.policy = policy
         self.evict_block = evict_block
-        self.budgets: list[int | None] = [budget]
-        self.rows = [0]  # rows held per sequence, the same for every head
-        self.tokens_seen = [0]
-        self.peak_rows = [0]  # rows in transit included
-        self.peak_aux_bytes = 0  # per sequence
-        self.peak_slots = 0
+        self.starts: list[int] = [start if start is not None else budget or 0]
         self.slots: Slots | None = None
-        self.policy_state: State = {}
+        self.policy_state: State = policy.initial_state()
+        self.prompt_done = False
         self._hole: mx.array | None = None  # int32 [B, H, 1], meant only where _has_hole
         self._has_hole = [False]
         self._attended_rows = [0]  # rows per sequence in what update_and_fetch last returned
@@ -74,12 +75,8 @@ class EvictionCache(BaseCache):  # type: ignore[misc]
                 "eviction there is not supported"
             )
         if N == 1:
-            return self.validity_mask()
+            return _rows_mask([rows + 1 for rows in self.rows])
         return create_causal_mask(N, self.rows[0]) if return_array else "causal"
-
-    def validity_mask(self) -> mx.array | None:
-        """Returns boolean [B, 1, 1, C] for the next single token, true where a slot holds a row; None if all do."""
-        return _rows_mask([rows + 1 for rows in self.rows])
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Appends rows [B, H, S, D] and returns all rows held, new ones included, for this step's attention.
@@ -104,7 +101,7 @@ class EvictionCache(BaseCache):  # type: ignore[misc]
         if self.policy.needs_queries:
             self._unseen_keys = keys
         else:
-            self._evict(keys, None)
+            self._observe_and_evict(keys, None, 0.0)
         return held.keys, held.values
 
     # What the attention tap asks.
@@ -133,11 +130,11 @@ class EvictionCache(BaseCache):  # type: ignore[misc]
         """Whether the last step's queries have not been shown."""
         return self._unseen_keys is not None
 
-    def attended(self, queries: mx.array) -> None:
-        """Shows the policy the queries [B, H_q, S, D] of this step, once attention is done."""
+    def attended(self, queries: mx.array, scale: float) -> None:
+        """Shows the policy the queries [B, H_q, S, D] of this step and the logits' scale, once attention is done."""
         keys, self._unseen_keys = self._unseen_keys, None
         if keys is not None:
-            self._evict(keys, queries)
+            self._observe_and_evict(keys, queries, scale)
 
     # Appending.
 
@@ -156,6 +153,7 @@ class EvictionCache(BaseCache):  # type: ignore[misc]
             raise MethodError(f"the cache holds {len(self.rows)} sequences but {batch} came in")
         for name in PER_SEQUENCE:
             setattr(self, name, getattr(self, name) * batch)
+        self.policy_state = {name: mx.repeat(array, batch, axis=0) for name, array in self.policy_state.items()}
 
     def _append_chunk(self, keys: mx.array, values: mx.array) -> None:
         if len(set(self.rows)) > 1:
@@ -188,33 +186,48 @@ class EvictionCache(BaseCache):  # type: ignore[misc]
         """Makes room for `needed` slots, in steps of GROWTH up to the budget and the row that goes over it."""
         count = -(-needed // GROWTH) * GROWTH
         budgets = [budget for budget in self.budgets if budget is not None]
-        if len(budgets) == len(self.budgets):
-            count = max(needed, min(count, max(budgets) + 1))
+        if len(budgets) == len(self.budgets) and not self.policy.grows:
+            bound = max([*budgets, *self.starts]) + self.policy.slack + 1
+            count = max(needed, min(count, bound))
         if self.slots is None:
             self.slots = Slots.free(count, keys, values)
         elif needed > self.slots.count:
             self.slots.grow(count)
-            for name in self.policy.slot_state:
-                if name in self.policy_state:
-                    self.policy_state[name] = pad_slots(self.policy_state[name], count)
         return self.slots
 
     # Evicting.
 
-    def _evict(self, new_keys: mx.array, queries: mx.array | None) -> None:
+    def _observe_and_evict(self, new_keys: mx.array, queries: mx.array | None, scale: float) -> None:
         if all(budget is None for budget in self.budgets):
             return
         if new_keys.shape[2] > 1:
-            self._evict_from_chunk(new_keys, queries)
+            self._evict_from_chunk(new_keys, queries, scale)
         else:
-            self._evict_one(new_keys, queries)
+            rows = self._view(new_keys, queries, scale)
+            self._observe(rows)
+            if not self.policy.grows and (self.prompt_done or not self.policy.holds_prompt):
+                self._evict(rows, self._excess(self.policy.slack))
         self.peak_aux_bytes = max(self.peak_aux_bytes, self.aux_bytes // len(self.rows))
 
-    def _evict_one(self, new_keys: mx.array, queries: mx.array | None) -> None:
-        """Frees one slot per head in every sequence over its budget; nothing moves."""
+    def finish_prompt(self) -> None:
+        """Cuts the prompt to the budget where the policy waits for its end, or let it grow over it token by token."""
+        self.prompt_done = True
+        excess = self._excess(0)
+        if self.slots is not None and any(excess):
+            self._evict(self._view(self._held.keys[:, :, :0], None, 0.0), excess)
+
+    def _excess(self, slack: int) -> list[int]:
+        """Returns how many rows each sequence must lose now."""
+        counts = zip(self.rows, self.budgets, self.starts, self.tokens_seen, strict=True)
+        return [
+            rows - budget if budget is not None and rows > budget + slack and seen > start else 0
+            for rows, budget, start, seen in counts
+        ]
+
+    def _view(self, new_keys: mx.array, queries: mx.array | None, scale: float) -> Rows:
         held, same = self._held, len(set(self.tokens_seen)) == 1
         newest = self.tokens_seen[0] if same else mx.array(self.tokens_seen, mx.int32)[:, None, None]
-        rows = Rows(
+        return Rows(
             held.keys,
             held.values,
             held.positions,
@@ -223,20 +236,58 @@ class EvictionCache(BaseCache):  # type: ignore[misc]
             compact=False,
             any_free=len(set(self.rows)) > 1,
             queries=queries,
+            scale=scale,
         )
-        self.policy_state = self.policy.observe(rows, self.policy_state)
-        over = [budget is not None and count > budget for count, budget in zip(self.rows, self.budgets, strict=True)]
-        if any(over):
-            self._hole = lowest_slot(self.policy.keep_scores(rows, self.policy_state), held.positions)
-            self._has_hole = over
-            self.rows = [count - excess for count, excess in zip(self.rows, over, strict=True)]
 
-    def _evict_from_chunk(self, new_keys: mx.array, queries: mx.array | None) -> None:
+    def _observe(self, rows: Rows) -> None:
+        for name in self.policy.slot_state:
+            if name in self.policy_state:
+                self.policy_state[name] = fit_slots(self.policy_state[name], rows.positions.shape[-1])
+        self.policy_state = self.policy.observe(rows, self.policy_state)
+
+    def _evict(self, rows: Rows, excess: list[int]) -> None:
+        """Frees `excess` rows of each sequence: one at a time by a hole, several by moving what stays together."""
+        if not any(excess):
+            return
+        scores = self.policy.keep_scores(rows, self.policy_state)
+        over = [count > 0 for count in excess]
+        if max(excess) == 1:
+            self._hole, self._has_hole = lowest_slot(scores, rows.positions), over
+            if self.policy.merges:
+                mask = None if all(over) else mx.array(over)[:, None, None]
+                values, self.policy_state = self.policy.merge(rows, self.policy_state, self._hole, mask)
+                self._held_slots.put_values(slice(0, values.shape[2]), values)
+        else:
+            self._evict_several(scores, excess)
+        self.rows = [count - gone for count, gone in zip(self.rows, excess, strict=True)]
+
+    def _evict_several(self, scores: mx.array, excess: list[int]) -> None:
+        if self.policy.merges:
+            raise MethodError("a merging method evicts one row at a time while decoding")
+        slots, parts, states = self._held_slots, [], []
+        for sequence, gone in enumerate(excess):
+            index = mx.array([sequence])
+            part, count = slots.selected(index), self.rows[sequence]
+            state = {name: self.policy_state[name][sequence : sequence + 1] for name in self.policy.slot_state}
+            if gone:
+                order = part.temporal_order()[..., :count]
+                ranked = mx.take_along_axis(scores[sequence : sequence + 1], order, axis=-1)
+                kept = mx.take_along_axis(order, highest_slots(ranked, count - gone), axis=-1)
+                part = part.gathered(kept)
+                state = {name: gather_slots(array, kept) for name, array in state.items()}
+            parts.append(part)
+            states.append(state)
+        self.slots = Slots.stacked(parts)
+        for name in self.policy.slot_state:
+            width = max(state[name].shape[-1] for state in states)
+            self.policy_state[name] = mx.concatenate([fit_slots(state[name], width) for state in states], axis=0)
+        self._has_hole = [False] * len(self.rows)
+
+    def _evict_from_chunk(self, new_keys: mx.array, queries: mx.array | None, scale: float) -> None:
         """Evicts down to the budget block by block, in temporal order; a block sees only rows before its end."""
         new, budget = new_keys.shape[2], self.budgets[0]
-        if budget is None:
-            return
         slots, held = self._held_slots, self.rows[0] - new
+        before = self.tokens_seen[0] - new
         block = min(self.evict_block or new, new)
         kept: mx.array | None = None  # int32 [B, H, n]: slots kept so far; None: all up to `end`
         for start in range(0, new, block):
@@ -254,14 +305,21 @@ class EvictionCache(BaseCache):  # type: ignore[misc]
                 compact=True,
                 any_free=False,
                 queries=None if queries is None else queries[:, :, start : end - held],
+                scale=scale,
             )
-            self.policy_state = self.policy.observe(rows, self.policy_state)
-            if part.count > budget:
-                best = highest_slots(self.policy.keep_scores(rows, self.policy_state), budget)
+            self._observe(rows)
+            seen = before + end - held
+            if not self.policy.holds_prompt and budget is not None and part.count > budget and seen > self.starts[0]:
+                scores = self.policy.keep_scores(rows, self.policy_state)
+                if self.policy.merges:
+                    gone = lowest_slots(scores, part.count - budget)
+                    values, self.policy_state = self.policy.merge(rows, self.policy_state, gone, None)
+                    slots.put_values(slice(0, part.count) if kept is None else kept, values)
+                best = highest_slots(scores, budget)
                 kept = best if kept is None else mx.take_along_axis(kept, best, axis=2)
                 self._gather_state(best)
             if block < new and start // block % FLUSH == FLUSH - 1:
-                mx.eval(kept, self.policy_state)
+                mx.eval([array for array in (kept, slots.values) if array is not None], self.policy_state)
         if kept is not None:
             self.slots = slots.gathered(kept)
             self.rows = [kept.shape[2]] * len(self.rows)
@@ -274,9 +332,8 @@ class EvictionCache(BaseCache):  # type: ignore[misc]
         """Brings the rows into temporal order in the first slots, so that a chunk can follow them."""
         if self.slots is None or not any(self._has_hole):
             return
-        positions = self.kept_positions()
-        order = mx.argsort(mx.where(positions == FREE, LAST, positions), axis=-1)
-        order = order[..., : self.rows[0]].astype(mx.int32)
+        self.slots.positions = self.kept_positions()
+        order = self.slots.temporal_order()[..., : self.rows[0]]
         self.slots = self.slots.gathered(order)
         self._gather_state(order)
         self._has_hole = [False] * len(self.rows)
@@ -297,54 +354,14 @@ class EvictionCache(BaseCache):  # type: ignore[misc]
         return self.slots.row_bytes if self.slots else 0
 
     @property
-    def kept_bytes(self) -> int:
-        """Bytes of the rows held, all sequences."""
-        return sum(self.rows) * self.row_bytes
-
-    @property
     def aux_bytes(self) -> int:
         """Bytes held beside keys and values: positions, holes and the policy's state, all sequences."""
-        beside = [*self.policy_state.values()]
-        if self.slots is not None:
-            beside.append(self.slots.positions)
-        if self._hole is not None:
-            beside.append(self._hole)
-        return sum(int(array.nbytes) for array in beside)
+        return sum(int(array.nbytes) for array in self.state) - self.allocated_bytes
 
     @property
     def allocated_bytes(self) -> int:
         """Bytes of the key and value buffers, free slots included."""
         return self.slots.nbytes if self.slots else 0
-
-    @property
-    def full_seq_bytes(self) -> int:
-        """Bytes the rows of all tokens seen would take."""
-        return sum(self.tokens_seen) * self.row_bytes
-
-    @property
-    def evicted_rows(self) -> list[int]:
-        """Rows evicted so far, per sequence and KV head."""
-        return [seen - rows for seen, rows in zip(self.tokens_seen, self.rows, strict=True)]
-
-    @property
-    def compression_ratio(self) -> float:
-        """full_seq_bytes over kept_bytes; 1.0 while nothing was evicted."""
-        return self.full_seq_bytes / self.kept_bytes if self.kept_bytes else 1.0
-
-    # What mlx-lm's generators ask of any cache.
-
-    def size(self) -> int:
-        """Rows held by the longest sequence."""
-        return max(self.rows)
-
-    def empty(self) -> bool:
-        """Whether nothing was fed yet."""
-        return self.slots is None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of everything held."""
-        return self.allocated_bytes + self.aux_bytes
 
     @property
     def state(self) -> list[mx.array]:
@@ -370,10 +387,12 @@ class EvictionCache(BaseCache):  # type: ignore[misc]
         for name in PER_SEQUENCE:
             setattr(joined, name, [item for cache in caches for item in getattr(cache, name)])
         joined.slots = Slots.stacked([cache._held_slots for cache in caches])
+        joined.prompt_done = all(cache.prompt_done for cache in caches)
         for name in first.policy_state:
             arrays = [cache.policy_state[name] for cache in caches]
             if name in first.policy.slot_state:
-                arrays = [pad_slots(array, joined.slots.count) for array in arrays]
+                width = max(array.shape[-1] for array in arrays)
+                arrays = [fit_slots(array, width) for array in arrays]
             joined.policy_state[name] = mx.concatenate(arrays, axis=0)
         if any(joined._has_hole):
             joined._hole = mx.concatenate([cache._hole_or_first for cache in caches], axis=0)

@@ -15,9 +15,11 @@ from mlx.utils import tree_flatten
 
 from velox_eval.caches.attention_tap import attention_tap
 from velox_eval.caches.base import EvictionCache
+from velox_eval.caches.counted import CountedCache
 from velox_eval.caches.use import CacheUse
 from velox_eval.errors import MethodError, ModelError
 from velox_eval.methods import MethodConfig, Value, resolve
+from velox_eval.methods.policy import Layer
 from velox_eval.mlx import mx
 from velox_eval.mlx_lm import KVCache, make_prompt_cache
 
@@ -33,11 +35,11 @@ def make_caches(
     """Returns caches for `generate_step(prompt_cache=...)` or `model.make_cache = lambda *_a, **_k: caches`.
 
     One sequence, one use. Raises ConfigError for bad settings, ModelError when no layer can be replaced,
-    MethodError for a method that needs a MethodSession (it ranks by the model's own queries).
+    MethodError for a method that only a MethodSession can run (it needs queries, or the end of the prompt).
     """
     method = resolve(name, params, budget=budget)
     session = MethodSession(model, method, budget=method.budget, evict_block=evict_block)
-    session.refuse_without_tap()
+    session.refuse_outside()
     return session.caches
 
 
@@ -61,15 +63,43 @@ class MethodSession:
     `budget` is the sequence's own (see MethodConfig.budget_for); None keeps everything.
     """
 
-    def __init__(self, model: Any, method: MethodConfig, *, budget: int | None, evict_block: int | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        method: MethodConfig,
+        *,
+        budget: int | None,
+        evict_block: int | None = None,
+        seed: int = 0,
+    ) -> None:
         self.model = model
         self.method = method
         self.budget = budget
+        self.prompt: Sequence[int] = ()  # tokens, once the prompt is in
         self.caches, self.layers = layer_kinds(model)
-        for layer in self.layers:
-            policy = method.variant.policy(method.params)
-            self.caches[layer] = EvictionCache(policy, budget, evict_block=evict_block)
+        count, shared = len(self.layers), dict[str, Any]()
+        shares: Sequence[int | None] = [None] * count
+        if budget is not None:
+            shares = method.variant.layer_budgets(budget, method.params, count)
+        modules = list(getattr(model, "layers", ()))
+        for index, (at, share) in enumerate(zip(self.layers, shares, strict=True)):
+            module = modules[at] if len(modules) == len(self.caches) else None
+            policy = method.variant.policy(method.params, Layer(index, count, seed, module, shared))
+            self.caches[at] = EvictionCache(policy, share, start=budget, evict_block=evict_block)
         self._open = ExitStack()
+
+    @property
+    def evicting(self) -> list[EvictionCache]:
+        """The eviction caches, in layer order."""
+        return [self.caches[layer] for layer in self.layers]
+
+    def after_prefill(self, prompt: Sequence[int] = ()) -> None:
+        """Does what the method does once the prompt (its tokens) is in: passes, layer budgets, the cut."""
+        self.prompt = prompt
+        if self.method.variant.after_prefill is not None and self.budget is not None:
+            self.method.variant.after_prefill(self)
+        for cache in self.evicting:
+            cache.finish_prompt()
 
     def __enter__(self) -> MethodSession:
         self._open.enter_context(attention_tap(self.model))
@@ -78,10 +108,12 @@ class MethodSession:
     def __exit__(self, *_exc: object) -> None:
         self._open.close()
 
-    def refuse_without_tap(self) -> None:
-        """Raises MethodError if the method cannot run outside a session."""
-        if self.method.variant.needs_queries:
-            raise MethodError(f"{self.method.label} ranks by the model's queries: run it inside a MethodSession")
+    def refuse_outside(self) -> None:
+        """Raises MethodError if the method cannot run outside an open session."""
+        if self.method.variant.needs_queries or self.method.variant.needs_session:
+            raise MethodError(
+                f"{self.method.label} needs the model's queries or the prompt's end: run it in a MethodSession"
+            )
 
     def check_tap(self) -> None:
         """Raises MethodError when the method needs queries that the tap cannot show on this model."""
@@ -111,8 +143,8 @@ def cache_use(caches: Sequence[Any], sequence: int) -> CacheUse:
 
     Rows are counted from the positions held, not from the settings; other layers' caches count as they are.
     """
-    evicting = [cache for cache in caches if isinstance(cache, EvictionCache)]
-    other = sum(_array_bytes(cache) for cache in caches if not isinstance(cache, EvictionCache))
+    evicting = [cache for cache in caches if isinstance(cache, CountedCache)]
+    other = sum(_array_bytes(cache) for cache in caches if not isinstance(cache, CountedCache))
     seen = evicting[0].tokens_seen[sequence]
     positions = [np.array(cache.kept_positions()[sequence]) for cache in evicting]
     held = [int((array >= 0).sum(axis=-1).max()) for array in positions]

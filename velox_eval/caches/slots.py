@@ -61,6 +61,17 @@ class Slots:
             self.values = mx.put_along_axis(self.values, where[..., None], values, axis=2)
             self.positions = mx.put_along_axis(self.positions, where, positions, axis=2)
 
+    def put_values(self, where: slice | mx.array, values: mx.array) -> None:
+        """Overwrites the values alone, at a range of slots or at slots int32 [B, H, n]."""
+        if isinstance(where, slice):
+            self.values[:, :, where] = values
+        else:
+            self.values = mx.put_along_axis(self.values, where[..., None], values, axis=2)
+
+    def temporal_order(self) -> mx.array:
+        """Returns int32 [B, H, C]: the slots from the oldest row to the newest, free ones last."""
+        return mx.argsort(mx.where(self.positions == FREE, LAST, self.positions), axis=-1).astype(mx.int32)
+
     def first(self, count: int) -> Slots:
         """Returns the first `count` slots, without a copy."""
         if count == self.count:
@@ -93,8 +104,10 @@ class Slots:
         )
 
 
-def pad_slots(array: mx.array, count: int) -> mx.array:
-    """Returns a per-slot state array (slots on the last axis) widened to `count` slots with zeros."""
+def fit_slots(array: mx.array, count: int) -> mx.array:
+    """Returns a per-slot state array (slots on the last axis) cut or widened with zeros to `count` slots."""
+    if array.shape[-1] >= count:
+        return array[..., :count]
     return mx.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, count - array.shape[-1])])
 
 
@@ -117,3 +130,8 @@ def highest_slots(scores: mx.array, count: int) -> mx.array:
     """
     order = mx.argsort(scores, axis=-1)[..., scores.shape[-1] - count :]
     return mx.sort(order, axis=-1).astype(mx.int32)
+
+
+def lowest_slots(scores: mx.array, count: int) -> mx.array:
+    """Returns int32 [B, H, count]: the slots that go, lowest first; the complement of `highest_slots`."""
+    return mx.argsort(scores, axis=-1)[..., :count].astype(mx.int32)

@@ -13,10 +13,11 @@ from typing import Any
 
 from velox_eval.caches.attention_tap import attention_tap
 from velox_eval.caches.base import EvictionCache
+from velox_eval.caches.counted import CountedCache
 from velox_eval.caches.session import MethodSession, cache_use
 from velox_eval.engine.models import LoadedModel
 from velox_eval.engine.requests import EngineReport, Failure, FinishReason, Generate, Generation, Progress, Sampling
-from velox_eval.engine.sampling import choose
+from velox_eval.engine.sampling import choose, sample_seed
 from velox_eval.engine.text import encode_prompt, stop_position
 from velox_eval.errors import ConfigError, VeloxEvalError
 from velox_eval.methods import MethodConfig
@@ -76,8 +77,8 @@ class Engine:
         probe.check_tap()
         self._reset_report()
 
-    def _session(self, budget: int | None) -> MethodSession:
-        return MethodSession(self.model, self.method, budget=budget, evict_block=self.evict_block)
+    def _session(self, budget: int | None, seed: int = 0) -> MethodSession:
+        return MethodSession(self.model, self.method, budget=budget, evict_block=self.evict_block, seed=seed)
 
     def _reset_report(self) -> None:
         self._batch_sizes: set[int] = set()
@@ -122,7 +123,7 @@ class Engine:
 
     def _progress(self, batch: _Batch) -> Progress:
         speed = self._decode_tokens / self._decode_seconds if self._decode_seconds else None
-        held = sum(cache.kept_bytes for cache in batch.caches if isinstance(cache, EvictionCache))
+        held = sum(cache.kept_bytes for cache in batch.caches if isinstance(cache, CountedCache))
         return Progress(len(batch), self._decode_tokens, speed, held)
 
     def _warm_up(self) -> None:
@@ -151,7 +152,8 @@ class Engine:
         room = request.max_tokens if context is None else min(request.max_tokens, context - len(tokens))
         if room < 1:
             raise ConfigError(f"the prompt's {len(tokens)} tokens leave no room in the model's context of {context}")
-        caches = self._session(self.method.budget_for(len(tokens) + room)).caches
+        session = self._session(self.method.budget_for(len(tokens) + room), sample_seed(request.sample_id))
+        caches = session.caches
         began = time.perf_counter()
         # The last token goes alone: its logits are the only ones needed, and no chunk's are computed.
         for start in range(0, len(tokens) - 1, self.prefill_step):
@@ -160,6 +162,8 @@ class Engine:
             mx.eval([cache.state for cache in caches])
             mx.clear_cache()
         logits = self.model(mx.array([tokens[-1:]]), cache=caches)[:, -1]
+        session.after_prefill(tokens)
+        mx.eval(logits, [cache.state for cache in caches])
         first = choose(logits, [(request.sample_id, 0)], self.sampling)
         now = time.perf_counter()
         self._prefill_tokens += len(tokens)

@@ -28,6 +28,14 @@ def choose(logits: mx.array, draws: Sequence[tuple[str, int]], sampling: Samplin
     return drawn
 
 
+def sample_seed(sample_id: str) -> int:
+    """Returns the seed (63 bits) of a sample's own draws, for methods that draw."""
+    return _hash(sample_id) >> 1
+
+
 def _key(seed: int, sample_id: str, step: int) -> mx.array:
-    digest = hashlib.blake2b(f"{seed}\x00{sample_id}\x00{step}".encode(), digest_size=8).digest()
-    return mx.random.key(int.from_bytes(digest, "big"))
+    return mx.random.key(_hash(f"{seed}\x00{sample_id}\x00{step}"))
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from velox_eval.errors import ConfigError
-from velox_eval.methods.policy import Policy, Rows, State, attention_weights
+from velox_eval.methods.policy import Layer, Policy, Rows, State, attention_weights
 from velox_eval.methods.spec import MethodSpec, Parameter, Value, Variant
 from velox_eval.methods.tova import N_SINK
 from velox_eval.mlx import mx
@@ -23,8 +23,8 @@ from velox_eval.mlx import mx
 class MorphKV(Policy):
     """Ranks by the mean attention of the last `window` keys, which the state keeps at hand."""
 
-    def __init__(self, params: Mapping[str, Value]) -> None:
-        super().__init__(params)
+    def __init__(self, params: Mapping[str, Value], layer: Layer | None = None) -> None:
+        super().__init__(params, layer)
         self.window = self.protected_recent = int(params["window"])
 
     def observe(self, rows: Rows, state: State) -> State:

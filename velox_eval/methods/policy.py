@@ -7,13 +7,24 @@ the cache carries, moves with the rows and stacks with the batch. See ARCHITECTU
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeAlias
 
 from velox_eval.methods.spec import Value
 from velox_eval.mlx import mx
 
-State: TypeAlias = "dict[str, mx.array]"  # a string: importing this must not load mlx
+State: TypeAlias = "dict[str, mx.array]"  # batch on the first axis; a string: importing this must not load mlx
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Where a policy works: which of the evicting layers, in which session."""
+
+    index: int = 0
+    count: int = 1
+    seed: int = 0  # the sample's own, for rules that draw
+    module: Any = None  # the model's decoder layer
+    shared: dict[str, Any] = field(default_factory=dict)  # one for all layers of a session
 
 
 @dataclass(frozen=True)
@@ -32,29 +43,42 @@ class Rows:
     compact: bool
     any_free: bool  # whether some slots are free (then they must not count)
     queries: mx.array | None = None  # [B, H_q, S, D] of the new rows, after RoPE; with `needs_queries` only
+    scale: float = 0.0  # what the model multiplies its logits by; with `needs_queries` only
 
 
 class Policy:
     """One layer's eviction rule. Subclasses set the class attributes that apply and define `importance`."""
 
     needs_queries: ClassVar[bool] = False  # Rows.queries; runs only where the attention can be tapped
+    holds_prompt: ClassVar[bool] = False  # cuts to the budget once, when the whole prompt is in
+    grows: ClassVar[bool] = False  # keeps every row that is decoded
+    merges: ClassVar[bool] = False  # `merge` folds what is evicted into what stays
     slot_state: ClassVar[tuple[str, ...]] = ()  # names in State whose last axis is the slots
 
     n_sink = 0  # first positions that are never evicted
     protected_recent = 0  # newest positions that are never evicted
+    slack = 0  # rows over the budget that may gather while decoding before it is cut again
 
-    def __init__(self, params: Mapping[str, Value]) -> None:
+    def __init__(self, params: Mapping[str, Value], layer: Layer | None = None) -> None:
         self.params = dict(params)
+        self.layer = layer or Layer()
         if "n_sink" in params:
             self.n_sink = int(params["n_sink"])
+
+    def initial_state(self) -> State:
+        """Returns what is known before any row: arrays with a first axis of 1 (the sequence)."""
+        return {}
+
+    def observe(self, rows: Rows, state: State) -> State:
+        """Returns the state after `rows.new_keys` came in; called once per step or block, before eviction.
+
+        Per-slot arrays arrive as wide as `rows`; a row's entry in a slot that was just written is stale.
+        """
+        return state
 
     def importance(self, rows: Rows, state: State) -> mx.array:
         """Returns [B, H, C] float32: the lowest is evicted first, equal ones oldest first."""
         raise NotImplementedError
-
-    def observe(self, rows: Rows, state: State) -> State:
-        """Returns the state after `rows.new_keys` came in; called once per step or block, before eviction."""
-        return state
 
     def keep_scores(self, rows: Rows, state: State) -> mx.array:
         """Returns `importance` with +inf on sinks, protected recent rows and free slots; [B, H, C] float32."""
@@ -64,6 +88,20 @@ class Policy:
             protected = protected | (rows.positions > rows.newest - self.protected_recent)
         return mx.where(protected, mx.inf, self.importance(rows, state))
 
+    def merge(self, rows: Rows, state: State, evicted: mx.array, over: mx.array | None) -> tuple[mx.array, State]:
+        """Returns (values [B, H, C, Dv], state) with the rows in slots `evicted` int32 [B, H, k] folded into others.
+
+        `over` boolean [B, 1, 1] marks the sequences that evict (None: all). Only asked of policies that `merges`.
+        """
+        raise NotImplementedError
+
+
+def masked_softmax(logits: mx.array, rows: Rows) -> mx.array:
+    """Returns the softmax of `logits` [B, H, W, C] over the rows held, free slots left out; float32."""
+    if rows.any_free:
+        logits = mx.where(rows.positions[:, :, None, :] >= 0, logits, -mx.inf)
+    return mx.softmax(logits.astype(mx.float32), axis=-1)
+
 
 def attention_weights(queries: mx.array, rows: Rows) -> mx.array:
     """Returns the softmax attention of `queries` [B, H, W, D] over the rows held: [B, H, W, C] float32.
@@ -72,7 +110,4 @@ def attention_weights(queries: mx.array, rows: Rows) -> mx.array:
     adapted rules.
     """
     logits = queries.astype(mx.float32) @ rows.keys.astype(mx.float32).swapaxes(-1, -2)
-    logits = logits * (1.0 / float(rows.keys.shape[-1]) ** 0.5)
-    if rows.any_free:
-        logits = mx.where(rows.positions[:, :, None, :] >= 0, logits, -mx.inf)
-    return mx.softmax(logits, axis=-1)
+    return masked_softmax(logits * (1.0 / float(rows.keys.shape[-1]) ** 0.5), rows)

@@ -73,13 +73,19 @@ def _no_check(_budget: int, _params: Mapping[str, Value]) -> None:
     return None
 
 
+def _same_for_all(budget: int, _params: Mapping[str, Value], layers: int) -> list[int]:
+    return [budget] * layers
+
+
 @dataclass(frozen=True)
 class Variant:
     """One way to run a method.
 
     `check(budget, params)` raises ConfigError for settings that cannot work, naming both values.
     `min_budget(params)` is the smallest budget `check` accepts.
-    `policy(params)` builds one layer's Policy (imports mlx).
+    `policy(params, layer)` builds one layer's Policy (imports mlx).
+    `layer_budgets(budget, params, layers)` shares the budget out over the layers (mean: the budget).
+    `after_prefill(session)` is what the method does once the prompt is in, before any row of it is cut.
     """
 
     policy: Callable[..., Any]
@@ -89,6 +95,9 @@ class Variant:
     min_budget: Callable[[Mapping[str, Value]], int] = lambda _params: 1
     check: Callable[[int, Mapping[str, Value]], None] = _no_check
     needs_queries: bool = False
+    needs_session: bool = False  # waits for the end of the prompt, which only a MethodSession knows
+    layer_budgets: Callable[[int, Mapping[str, Value], int], list[int]] = _same_for_all
+    after_prefill: Callable[[Any], None] | None = None
 
 
 @dataclass(frozen=True)

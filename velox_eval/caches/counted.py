@@ -1,0 +1,89 @@
+"""CountedCache: what every cache of ours says of itself, counted from arrays, whatever keeps its rows."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from velox_eval.errors import MethodError
+from velox_eval.mlx import mx
+from velox_eval.mlx_lm import BaseCache
+
+
+class CountedCache(BaseCache):  # type: ignore[misc]
+    """A layer's cache that counts its rows and bytes per sequence, and refuses mlx-lm's own batching.
+
+    It has no `merge`, `to_quantized` or `bits`: mlx-lm would swap a cache that has them for a plain one.
+    """
+
+    def __init__(self, budget: int | None) -> None:
+        self.budgets: list[int | None] = [budget]  # rows per KV head after each step; None: unbounded
+        self.rows = [0]  # rows held, the same for every head
+        self.tokens_seen = [0]
+        self.peak_rows = [0]  # rows in transit included
+        self.peak_aux_bytes = 0  # per sequence
+        self.peak_slots = 0
+
+    @abstractmethod
+    def kept_positions(self) -> mx.array:
+        """Returns int32 [B, H, C]: the true position of the row in each slot, -1 where none is held."""
+
+    @property
+    @abstractmethod
+    def row_bytes(self) -> int:
+        """Bytes of one row (key and value, all KV heads), from the arrays held."""
+
+    @property
+    @abstractmethod
+    def aux_bytes(self) -> int:
+        """Bytes held beside keys and values, all sequences."""
+
+    @property
+    @abstractmethod
+    def allocated_bytes(self) -> int:
+        """Bytes of the key and value buffers, free slots included."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the rows held, all sequences."""
+        return sum(self.rows) * self.row_bytes
+
+    @property
+    def full_seq_bytes(self) -> int:
+        """Bytes the rows of all tokens seen would take."""
+        return sum(self.tokens_seen) * self.row_bytes
+
+    @property
+    def evicted_rows(self) -> list[int]:
+        """Rows evicted so far, per sequence and KV head."""
+        return [seen - rows for seen, rows in zip(self.tokens_seen, self.rows, strict=True)]
+
+    @property
+    def compression_ratio(self) -> float:
+        """full_seq_bytes over kept_bytes; 1.0 while nothing was evicted."""
+        return self.full_seq_bytes / self.kept_bytes if self.kept_bytes else 1.0
+
+    def finish_prompt(self) -> None:
+        """Called once the whole prompt is in, before the first decoded token."""
+
+    def size(self) -> int:
+        """Rows held by the longest sequence."""
+        return max(self.rows)
+
+    def empty(self) -> bool:
+        """Whether nothing was fed yet."""
+        return max(self.tokens_seen) == 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of everything held."""
+        return self.allocated_bytes + self.aux_bytes
+
+    @property
+    def state(self) -> list[mx.array]:
+        """All arrays held, for mx.eval."""
+        return []
+
+    @state.setter
+    def state(self, _value: Any) -> None:
+        raise MethodError("an eviction cache cannot be restored from arrays alone; prefill the prompt again")
