@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import make_tiny_llama
-from tests.methods.streams import feed, kept, new_cache, stream
+from tests.methods.streams import Stream, feed, kept, new_cache, stream
 from velox_eval.caches.base import EvictionCache
 from velox_eval.caches.session import MethodSession, cache_use, make_caches
 from velox_eval.errors import ConfigError, MethodError, ModelError
@@ -135,20 +135,21 @@ def test_the_peak_includes_rows_in_transit(tiny_llama: Any) -> None:
 
 def test_the_kept_fraction_is_measured() -> None:
     """U10: two removals of half each leave a quarter, whatever the settings say."""
-    keys, values = stream(0, 1, 1, 100, 4)
+    data = stream(0, 1, 1, 100, 4)
     first = new_cache("sliding_window", {}, 50)
-    feed(first, keys, values, [100])
-    rows = np.array(first.slots.keys), np.array(first.slots.values)  # type: ignore[union-attr]
+    feed(first, data, [100])
+    assert first.slots is not None
+    rows = Stream(np.array(first.slots.keys), np.array(first.slots.values), data.queries)
     second = new_cache("sliding_window", {}, 25)
-    feed(second, *rows, [50])
+    feed(second, rows, [50])
     second.tokens_seen = first.tokens_seen  # the second stage works on what the first one left
     assert cache_use([second], 0).kept_fraction == 0.25
 
 
 def test_early_share_is_the_first_tenth() -> None:
-    keys, values = stream(0, 1, 2, 100, 4)
+    data = stream(0, 1, 2, 100, 4)
     cache = new_cache("tova", {"n_sink": 5}, 20)
-    feed(cache, keys, values, [50] + [1] * 50)
+    feed(cache, data, [50] + [1] * 50)
     early = (kept(cache) < 10).sum() / kept(cache).size
     assert cache_use([cache], 0).early_share == pytest.approx(early)
     assert early >= 5 / 20
@@ -168,8 +169,8 @@ def test_only_plain_caches_are_replaced(tiny_llama: Any) -> None:
     assert mixed.layers == [0]
     assert [type(cache).__name__ for cache in mixed.caches] == ["EvictionCache", "RotatingKVCache", "ArraysCache"]
     assert mixed.other_layers == {"1": "RotatingKVCache", "2": "ArraysCache"}
-    keys, values = stream(0, 1, 2, 40, 4)
-    feed(mixed.caches[0], keys, values, [40])
+    data = stream(0, 1, 2, 40, 4)
+    feed(mixed.caches[0], data, [40])
     assert mixed.caches[0].size() == 8
     with pytest.raises(ModelError, match="RotatingKVCache"):
         make_caches(Hybrid([RotatingKVCache(16)]), "sliding_window", budget=8)
@@ -186,17 +187,17 @@ def test_a_windowed_model_is_evicted_in_its_full_layers_only() -> None:
 
 
 def test_misuse_is_refused_in_a_sentence(tiny_llama: Any) -> None:
-    keys, values = stream(0, 2, 1, 12, 4)
+    data = stream(0, 2, 1, 12, 4)
     short, long = new_cache("tova", {}, 8), new_cache("tova", {}, 8)
     with pytest.raises(MethodError, match="empty"):
         short.kept_positions()
-    feed(short, keys[:1], values[:1], [3])
-    feed(long, keys[:1], values[:1], [6])
+    feed(short, data.one(0), [3])
+    feed(long, data.one(0), [6])
     batch = EvictionCache.stack([short, long])
     with pytest.raises(MethodError, match="one at a time"):
-        feed(batch, keys, values, [2])
+        feed(batch, data, [2])
     with pytest.raises(MethodError, match="2 sequences but 1"):
-        feed(batch, keys[:1], values[:1], [1])
+        feed(batch, data.one(0), [1])
     with pytest.raises(MethodError, match="prefill"):
         batch.state = []
     with pytest.raises(MethodError, match="window of 4 tokens"):
@@ -208,13 +209,13 @@ def test_misuse_is_refused_in_a_sentence(tiny_llama: Any) -> None:
 
 def test_a_chunk_may_follow_decoding() -> None:
     """A second turn: rows go back into temporal order, and the rule goes on from there."""
-    keys, values = stream(9, 1, 2, 60, 8)
+    data = stream(9, 1, 2, 60, 8)
     cache = new_cache("morphkv", {"window": 3, "n_sink": 1}, 10)
-    feed(cache, keys, values, [20] + [1] * 15)
+    feed(cache, data, [20] + [1] * 15)
     before = kept(cache)
-    ((got, _),) = feed(cache, keys[:, :, 35:], values[:, :, 35:], [25])
+    ((got, _),) = feed(cache, data, [25], start=35)
     for head in range(2):
-        np.testing.assert_array_equal(got[0, head, :10], keys[0, head, before[0, head]])
-        np.testing.assert_array_equal(got[0, head, 10:], keys[0, head, 35:])
+        np.testing.assert_array_equal(got[0, head, :10], data.keys[0, head, before[0, head]])
+        np.testing.assert_array_equal(got[0, head, 10:], data.keys[0, head, 35:])
     assert cache.size() == 10
     assert (kept(cache)[..., -3:] == np.arange(57, 60)).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +13,10 @@ from hypothesis import strategies as st
 from velox_eval.caches.base import EvictionCache
 from velox_eval.errors import ConfigError
 from velox_eval.methods import METHODS, resolve
-from velox_eval.mlx import mx
+from velox_eval.methods.policy import Layer
 
 from .matrix import CASES, EVICTING, Case
-from .streams import feed, kept, new_cache, stream
+from .streams import Stream, feed, kept, new_cache, stream
 
 shapes = st.fixed_dictionaries(
     {
@@ -28,120 +29,163 @@ shapes = st.fixed_dictionaries(
 )
 
 
-def test_every_method_has_a_row() -> None:
-    assert {case.method for case in CASES} == set(METHODS)
+def test_every_method_and_variant_has_a_row() -> None:
+    rows = {case.method for case in CASES}
+    for spec in METHODS.values():
+        for variant in spec.variants:
+            assert (spec.name if variant == "adapted" else f"{spec.name}:{variant}") in rows
+
+
+def declared_rows(case: Case, budget: int, prompt: int, decoded: int, prompt_done: bool) -> tuple[int, int]:
+    """Fewest and most rows a case may hold after `prompt` prompt tokens and `decoded` decoded ones."""
+    if case.holds_prompt and not prompt_done:
+        return prompt, prompt
+    if case.grows:
+        rows = min(budget, prompt) + decoded
+        return rows, rows
+    seen = prompt + decoded
+    return min(budget, seen), min(budget + case.slack, seen)
 
 
 @pytest.mark.parametrize("case", EVICTING, ids=lambda case: case.id)
 @settings(max_examples=15, deadline=None)
-@given(shape=shapes, extra=st.integers(0, 6), block=st.sampled_from([None, 1, 3]))
-def test_holds_its_budget_no_more_and_no_less(case: Case, shape: dict, extra: int, block: int | None) -> None:  # type: ignore[type-arg]
-    """After every step min(budget, tokens seen) rows; sinks and recent rows survive; new rows are handed over last."""
-    chunks, budget = shape["chunks"], case.smallest + extra
-    keys, values = stream(shape["seed"], shape["batch"], shape["heads"], sum(chunks), shape["dim"])
+@given(shape=shapes, decoded=st.integers(0, 12), extra=st.integers(0, 6), block=st.sampled_from([None, 1, 3]))
+def test_holds_what_it_declares_no_more_and_no_less(
+    case: Case,
+    shape: dict[str, Any],
+    decoded: int,
+    extra: int,
+    block: int | None,
+) -> None:
+    """After every step; sinks and recent rows survive; new rows are handed to attention last."""
+    chunks, budget, batch = shape["chunks"], case.smallest + extra, shape["batch"]
+    prompt = sum(chunks)
+    data = stream(shape["seed"], batch, shape["heads"], prompt + decoded, shape["dim"])
     cache = new_cache(case.method, case.params, budget, block)
     fed = held = peak = 0
-    for chunk in chunks:
-        ((got_keys, _),) = feed(cache, keys[:, :, fed : fed + chunk], values[:, :, fed : fed + chunk], [chunk])
-        assert got_keys.shape[2] == held + chunk
+    for step, chunk in enumerate([*chunks, *[1] * decoded]):
+        done = step >= len(chunks)
+        if step == len(chunks):
+            cache.finish_prompt()
+            held = cache.size()
+            assert held <= declared_rows(case, budget, prompt, 0, prompt_done=True)[1]
+        ((handed, _),) = feed(cache, data, [chunk], start=fed)
+        assert handed.shape[2] == held + chunk
         if chunk > 1:
-            np.testing.assert_array_equal(got_keys[:, :, -chunk:], keys[:, :, fed : fed + chunk])
+            np.testing.assert_array_equal(handed[:, :, -chunk:], data.keys[:, :, fed : fed + chunk])
         peak = max(peak, held + chunk)
         fed += chunk
-        held = min(budget, fed)
+        held = cache.size()
+        # Single tokens of a prompt are decode steps to a cache: rules that keep those may hold them all.
+        if done or not case.grows:
+            low, high = declared_rows(
+                case, budget, fed - (step - len(chunks) + 1 if done else 0), step - len(chunks) + 1 if done else 0, done
+            )
+            assert low <= held <= high
         positions = kept(cache)
-        assert positions.shape[-1] == held == cache.size()
+        assert positions.shape[-1] == held
         assert (np.diff(positions, axis=-1) > 0).all()
         sinks = min(case.sinks, fed)
         assert (positions[..., :sinks] == np.arange(sinks)).all()
-        recent = min(case.params.get("window", 0), fed)
+        recent = min(case.recent, fed)
         if recent:
             assert (positions[..., -recent:] == np.arange(fed - recent, fed)).all()
-        assert cache.offset == fed if shape["batch"] == 1 else cache.offset.tolist() == [fed] * shape["batch"]
+        assert cache.tokens_seen == [fed] * batch
     row = shape["heads"] * shape["dim"] * 2 * 4
-    assert cache.kept_bytes == held * row * shape["batch"]
-    assert cache.peak_rows == [peak] * shape["batch"]
-    assert cache.full_seq_bytes == fed * row * shape["batch"]
-    assert cache.evicted_rows == [fed - held] * shape["batch"]
+    assert cache.kept_bytes == held * row * batch
+    assert cache.peak_rows == [peak] * batch
+    assert cache.full_seq_bytes == fed * row * batch
+    assert cache.evicted_rows == [fed - held] * batch
+    assert cache.aux_bytes > 0
+    assert all(np.isfinite(np.array(array)).all() for array in cache.state)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_rows_stay_together(case: Case) -> None:
     """Each key still lies with its own value and position, and a deep copy goes its own way."""
-    keys, _ = stream(3, 2, 2, 40, 8)
-    values = keys * 2 + 1
+    data = stream(3, 2, 2, 40, 8)
     cache = new_cache(case.method, case.params, case.budget if case.method != "full" else None)
-    feed(cache, keys, values, [20] + [1] * 12)
+    feed(cache, data, [20])
+    cache.finish_prompt()
+    feed(cache, data, [1] * 12, start=20)
     twin = copy.deepcopy(cache)
-    feed(cache, keys[:, :, 32:], values[:, :, 32:], [1] * 8)
+    feed(cache, data, [1] * 8, start=32)
     assert twin.tokens_seen == [32, 32]
-    feed(twin, keys[:, :, 32:], values[:, :, 32:], [1] * 8)
+    feed(twin, data, [1] * 8, start=32)
     np.testing.assert_array_equal(kept(cache), kept(twin))
     assert cache.slots is not None
     positions = np.array(cache.kept_positions())
+    keys, values = np.array(cache.slots.keys), np.array(cache.slots.values)
     for sequence, head, slot in zip(*np.nonzero(positions >= 0), strict=True):
-        key = np.array(cache.slots.keys)[sequence, head, slot]
-        np.testing.assert_array_equal(key, keys[sequence, head, positions[sequence, head, slot]])
-        np.testing.assert_array_equal(np.array(cache.slots.values)[sequence, head, slot], key * 2 + 1)
+        at = (sequence, head, positions[sequence, head, slot])
+        np.testing.assert_array_equal(keys[sequence, head, slot], data.keys[at])
+        if not cache.policy.merges:
+            np.testing.assert_array_equal(values[sequence, head, slot], data.values[at])
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_a_budget_never_reached_changes_nothing(case: Case) -> None:
-    keys, values = stream(5, 1, 2, 30, 8)
-    cache = new_cache(case.method, case.params, 30 if case.method != "full" else None)
-    seen = feed(cache, keys, values, [11] + [1] * 19)
-    np.testing.assert_array_equal(seen[-1][0], keys)
-    assert cache.evicted_rows == [0]
-    assert cache.compression_ratio == 1.0
+    """Also where layers share the budget unequally: no layer evicts before the whole is reached."""
+    data = stream(5, 1, 2, 30, 8)
+    for layer in (Layer(0, 4), Layer(3, 4)):
+        cache = new_cache(case.method, case.params, 30 if case.method != "full" else None, layer=layer)
+        feed(cache, data, [11])
+        cache.finish_prompt()
+        handed = feed(cache, data, [1] * 19, start=11)
+        np.testing.assert_array_equal(handed[-1][0], data.keys)
+        np.testing.assert_array_equal(handed[-1][1], data.values)
+        assert cache.evicted_rows == [0]
+        assert cache.compression_ratio == 1.0
 
 
 @pytest.mark.parametrize("case", EVICTING, ids=lambda case: case.id)
 def test_sequences_stacked_keep_what_they_keep_alone(case: Case) -> None:
     """Different lengths, budgets and fill states decode together; leaving and joining changes nothing."""
     lengths, budgets = [25, 4, 14], [case.budget, case.budget + 5, case.budget + 2]
-    streams = [stream(seed, 1, 2, 60, 8) for seed in range(3)]
+    data = [stream(seed, 1, 2, 60, 8) for seed in range(3)]
     alone, members = [], []
-    for (keys, values), length, budget in zip(streams, lengths, budgets, strict=True):
+    for i in range(3):
         for group in (alone, members):
-            cache = new_cache(case.method, case.params, budget)
-            feed(cache, keys, values, [length])
+            cache = new_cache(case.method, case.params, budgets[i], layer=Layer(seed=i))
+            feed(cache, data[i], [lengths[i]])
+            cache.finish_prompt()
             group.append(cache)
-        feed(alone[-1], keys[:, :, length:], values[:, :, length:], [1] * 30)
+        feed(alone[i], data[i], [1] * 30, start=lengths[i])
     batch = EvictionCache.stack(members)
-    order = [0, 1, 2]
 
-    def step(at: int) -> None:
-        parts = [[streams[i][part][:, :, lengths[i] + at] for i in order] for part in (0, 1)]
-        keys, values = (mx.array(np.concatenate(part)[:, :, None]) for part in parts)
-        got, _ = batch.update_and_fetch(keys, values)
-        mask = batch.mask_for(1, got.shape[2], None)
-        rows = np.array(mask)[:, 0, 0].sum(axis=-1).tolist() if mask is not None else [got.shape[2]] * len(order)
-        expected = [min(budgets[i], lengths[i] + at) + 1 for i in order]
-        assert rows == expected
+    def step(at: int, order: list[int]) -> None:
+        parts = [data[i].part(lengths[i] + at, lengths[i] + at + 1) for i in order]
+        together = Stream(
+            *(np.concatenate(arrays) for arrays in zip(*((p.keys, p.values, p.queries) for p in parts), strict=True))
+        )
+        before = list(batch.rows)
+        ((handed, _),) = feed(batch, together, [1])
+        mask = batch.mask_for(1, handed.shape[2], None)
+        rows = np.array(mask)[:, 0, 0].sum(axis=-1).tolist() if mask is not None else [handed.shape[2]] * len(order)
+        assert rows == [count + 1 for count in before]
 
     for at in range(12):
-        step(at)
+        step(at, [0, 1, 2])
     batch.select([2, 0])
-    order = [2, 0]
     for at in range(12, 30):
-        step(at)
+        step(at, [2, 0])
     positions = np.array(batch.kept_positions())
-    for place, i in enumerate(order):
+    for place, i in enumerate([2, 0]):
         held = np.sort(np.where(positions[place] < 0, 10**6, positions[place]), axis=-1)
         np.testing.assert_array_equal(held[:, : batch.rows[place]], kept(alone[i])[0])
 
 
 def test_padding_slots_never_count() -> None:
     """A policy that sees free slots gives them no weight: kvzip's probe and softmax leave them out."""
-    keys, values = stream(1, 2, 2, 20, 8)
+    data = stream(1, 2, 2, 20, 8)
     short = new_cache("kvzip", {"n_sink": 1}, 15)
     long = new_cache("kvzip", {"n_sink": 1}, 8)
-    feed(short, keys[:1], values[:1], [3])
-    feed(long, keys[1:], values[1:], [12])
+    feed(short, data.one(0), [3])
+    feed(long, data.one(1), [12])
     before = kept(long)
     batch = EvictionCache.stack([short, long])
-    feed(batch, keys[:, :, 12:], values[:, :, 12:], [1] * 8)
-    feed(long, keys[1:, :, 12:], values[1:, :, 12:], [1] * 8)
+    feed(batch, data, [1] * 8, start=12)
+    feed(long, data.one(1), [1] * 8, start=12)
     assert (before != kept(long)).any()
     positions = np.array(batch.kept_positions())[1]
     np.testing.assert_array_equal(np.sort(np.where(positions < 0, 99, positions), axis=-1)[:, :8], kept(long)[0])

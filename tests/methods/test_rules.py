@@ -10,59 +10,75 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from .matrix import EVICTING, Case, Held, reference_positions
-from .streams import Array, feed, kept, new_cache, stream
+from .matrix import EVICTING, Case
+from .references import Head, Reference
+from .streams import GROUP, Array, Stream, blocks, feed, kept, new_cache, split, stream
 
 CLASSES = {"tova": "TOVAKVCache", "morphkv": "MorphKVKVCache", "kvzip": "KVzipKVCache"}
 
 
-def split(total: int, chunk: int, singles: int) -> list[int]:
-    """A prefill in chunks, then single tokens."""
-    prefill = total - singles
-    return [min(chunk, prefill - start) for start in range(0, prefill, chunk)] + [1] * singles
+def references(case: Case, data: Stream, sequence: int) -> list[Reference]:
+    """One reference per KV head of a sequence."""
+    assert case.reference is not None
+    keys, values, queries = data.keys[sequence], data.values[sequence], data.queries[sequence]
+    return [
+        case.reference(Head(keys[h], values[h], queries[h * GROUP : (h + 1) * GROUP]), case.params, case.budget)
+        for h in range(keys.shape[0])
+    ]
 
 
 @pytest.mark.parametrize("case", EVICTING, ids=lambda case: case.id)
-@pytest.mark.parametrize(("chunk", "singles", "block"), [(1, 40, None), (13, 9, None), (40, 10, 1), (17, 12, 5)])
-def test_keeps_what_the_reference_keeps(case: Case, chunk: int, singles: int, block: int | None) -> None:
-    keys, values = stream(seed=chunk, batch=2, heads=3, tokens=50, dim=8)
-    chunks = split(50, chunk, singles)
+@pytest.mark.parametrize(
+    ("prompt", "chunk", "decoded", "block"),
+    [(10, 5, 40, None), (41, 13, 9, None), (40, 40, 10, 1), (38, 17, 12, 5), (12, 12, 30, None)],
+)
+def test_keeps_what_the_reference_keeps(case: Case, prompt: int, chunk: int, decoded: int, block: int | None) -> None:
+    data = stream(seed=chunk, batch=2, heads=3, tokens=prompt + decoded, dim=8)
+    chunks = split(prompt, chunk)
     cache = new_cache(case.method, case.params, case.budget, block)
-    feed(cache, keys, values, chunks)
+    feed(cache, data, chunks)
+    cache.finish_prompt()
+    feed(cache, data, [1] * decoded, start=prompt)
     for sequence in range(2):
-        expected = reference_positions(case, keys[sequence], case.budget, chunks, block)
-        np.testing.assert_array_equal(kept(cache)[sequence], expected)
+        expected = []
+        for reference in references(case, data, sequence):
+            for start, end, decoding in blocks(chunks, decoded, block):
+                if start == prompt:
+                    reference.finish_prompt()
+                reference.feed(start, end, decoding)
+            expected.append(reference.positions)
+        np.testing.assert_array_equal(kept(cache)[sequence], np.stack(expected))
 
 
 def installed_cache(case: Case, dim: int) -> Any:
     """The installed package's cache for the same rule and settings."""
     from veloxquant_mlx import KVCacheConfig
 
-    name = case.veloxquant
+    name = case.installed
+    assert name is not None
     module = importlib.import_module(f"veloxquant_mlx.cache.{name}_cache")
     named = {f"{name}_{key}": value for key, value in case.params.items()}
     config = KVCacheConfig(method=name, head_dim=dim, **{f"{name}_budget": case.budget}, **named)
-    return getattr(module, CLASSES[case.method])(config)
+    return getattr(module, CLASSES[name])(config)
 
 
 def installed_positions(case: Case, cache: Any, shape: tuple[int, int]) -> Array:
-    positions = cache._bh_positions if case.method == "tova" else cache._positions
+    positions = cache._bh_positions if case.installed == "tova" else cache._positions
     return np.sort(np.array(positions).reshape(*shape, -1), axis=-1)
 
 
-INSTALLED = pytest.mark.parametrize("case", [c for c in EVICTING if c.veloxquant], ids=lambda case: case.id)
+INSTALLED = pytest.mark.parametrize("case", [c for c in EVICTING if c.installed], ids=lambda case: case.id)
 
 
 @INSTALLED
 @settings(max_examples=8, deadline=None)
-@given(seed=st.integers(0, 2**20), scale=st.sampled_from([0.3, 1.0]), prefill=st.integers(1, 40))
-def test_keeps_what_the_installed_package_keeps(case: Case, seed: int, scale: float, prefill: int) -> None:
+@given(seed=st.integers(0, 2**20), scale=st.sampled_from([0.3, 1.0]), prompt=st.integers(1, 40))
+def test_keeps_what_the_installed_package_keeps(case: Case, seed: int, scale: float, prompt: int) -> None:
     """Prefill row by row, which is the package's rule, then decode."""
-    keys, values = stream(seed, batch=2, heads=2, tokens=60, dim=16, scale=scale)
-    chunks = [prefill] + [1] * (60 - prefill)
+    data = stream(seed, batch=2, heads=2, tokens=60, dim=16, scale=scale)
     ours, theirs = new_cache(case.method, case.params, case.budget, block=1), installed_cache(case, 16)
     for cache in (ours, theirs):
-        feed(cache, keys, values, chunks)
+        feed(cache, data, [prompt] + [1] * (60 - prompt))
     np.testing.assert_array_equal(kept(ours), installed_positions(case, theirs, (2, 2)))
 
 
@@ -75,36 +91,35 @@ def test_differs_from_the_installed_package_only_in_rounding(case: Case, seed: i
     The one difference allowed: two rows whose worth is within 1e-6, because our slots add a softmax up in another
     order. Equal worths (zeros) must fall the same way: oldest first.
     """
-    assert case.reference is not None
-    keys, values = stream(seed, batch=1, heads=3, tokens=50, dim=16, scale=scale)
+    data = stream(seed, batch=1, heads=3, tokens=50, dim=16, scale=scale)
     ours, theirs = new_cache(case.method, case.params, case.budget), installed_cache(case, 16)
-    same = dict.fromkeys(range(3), np.zeros(0, np.int64))
+    watched = dict(enumerate(references(case, data, 0)))
     for token in range(50):
         for cache in (ours, theirs):
-            feed(cache, keys[:, :, token : token + 1], values[:, :, token : token + 1], [1])
+            feed(cache, data, [1], start=token)
         mine, other = kept(ours)[0], installed_positions(case, theirs, (1, 3))[0]
-        for head, before in list(same.items()):
-            if (mine[head] == other[head]).all():
-                same[head] = mine[head]
-                continue
-            rows = np.append(before, token)
-            worth = case.reference(Held(keys[0, head][rows], rows, 1), case.params)
-            gone = [worth[~np.isin(rows, left)][0] for left in (mine[head], other[head])]
-            assert abs(gone[0] - gone[1]) < 1e-6
-            del same[head]
+        for head, reference in list(watched.items()):
+            reference.positions = np.append(reference.positions, token)
+            reference.observe(token, token + 1)
+            if not (mine[head] == other[head]).all():
+                rows, worth = reference.positions, reference.worth()
+                gone = [worth[~np.isin(rows, left)][0] for left in (mine[head], other[head])]
+                assert abs(gone[0] - gone[1]) < 1e-6
+                del watched[head]
+            reference.positions = mine[head]
 
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**20), scale=st.sampled_from([0.5, 2.0, 8.0]), sinks=st.integers(0, 4))
 def test_kvzip_with_the_latest_probe_is_tova(seed: int, scale: float, sinks: int) -> None:
-    keys, values = stream(seed, 1, 2, 40, 8, scale)
-    chunks = split(40, 11, 18)
+    data = stream(seed, 1, 2, 40, 8, scale)
+    chunks = [11, 11] + [1] * 18
     caches = [
         new_cache("kvzip", {"probe": "latest", "n_sink": sinks}, 9),
         new_cache("tova", {"n_sink": sinks}, 9),
     ]
     for cache in caches:
-        feed(cache, keys, values, chunks)
+        feed(cache, data, chunks)
     np.testing.assert_array_equal(kept(caches[0]), kept(caches[1]))
 
 
@@ -115,7 +130,7 @@ def test_morphkv_window_one_is_tova_except_where_the_newest_row_is_the_lowest() 
     morphkv = new_cache("morphkv", {"window": 1, "n_sink": 1}, 4)
     tova = new_cache("tova", {"n_sink": 1}, 4)
     for cache in (morphkv, tova):
-        feed(cache, keys, keys, [1] * 7)
+        feed(cache, Stream(keys, keys, keys), [1] * 7)
     assert kept(morphkv)[0, 0].tolist() == [0, 4, 5, 6]
     assert kept(tova)[0, 0].tolist() == [0, 3, 4, 5]
 
@@ -123,10 +138,10 @@ def test_morphkv_window_one_is_tova_except_where_the_newest_row_is_the_lowest() 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**20))
 def test_morphkv_window_one_is_tova_where_the_newest_row_attends_to_itself_most(seed: int) -> None:
-    keys, values = stream(seed, 1, 2, 40, 8)
+    data = stream(seed, 1, 2, 40, 8)
     # Equal norms: no key attends to another more than to itself, so the newest row is never the lowest.
-    keys = keys / np.linalg.norm(keys, axis=-1, keepdims=True) * 4
+    keys = data.keys / np.linalg.norm(data.keys, axis=-1, keepdims=True) * 4
     caches = [new_cache("morphkv", {"window": 1, "n_sink": 2}, 9), new_cache("tova", {"n_sink": 2}, 9)]
     for cache in caches:
-        feed(cache, keys, values, [1] * 40)
+        feed(cache, Stream(keys, data.values, data.queries), [1] * 40)
     np.testing.assert_array_equal(kept(caches[0]), kept(caches[1]))
