@@ -95,7 +95,9 @@ def test_definitions_are_found_editable_and_inside_an_installed_package(tmp_path
     script = "from velox_eval.tasks import task_info; from velox_eval.tasks.definition import task_files as f; "
     script += "print(f()); print(task_info('longgenbench').primary)"
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", script], env=env, cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.stderr == ""
     assert done.stdout.splitlines() == [str(tmp_path / inside), "stic_2"]
 

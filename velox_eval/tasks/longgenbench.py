@@ -210,16 +210,16 @@ def _read_checks(row: Row, field: str) -> dict[str, str]:
     value = row.need(field)
     if not isinstance(value, dict):
         row.fail(field, f"expected an object of entry -> description, got {describe(value)}")
-    table: dict[str, str] = {}
+    seen: set[int] = set()
     for key, description in value.items():
         if not re.fullmatch(r"[0-9]{1,9}", key):
             row.fail(field, f"entry {key!r} is no whole number")
-        entry = int(key)
+        entry = int(key)  # the official days are written "061"
         if entry < 1:
             row.fail(field, f"entry {entry} must be at least 1")
-        if str(entry) in table:
+        if entry in seen:
             row.fail(field, f"entry {entry} is given twice")
         if not isinstance(description, str) or not description.strip():
             row.fail(field, f"entry {entry} needs a description, got {describe(description)}")
-        table[str(entry)] = description
-    return table
+        seen.add(entry)
+    return dict(value)

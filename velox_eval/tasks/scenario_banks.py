@@ -11,7 +11,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Setting:
-    """A frame for one scenario: what is to be written, and how its first two entries could read."""
+    """A frame for one scenario: what is to be written, and how its first two entries could read.
+
+    The first sentence of each example is also its line in the list of demands, so the prompt shows how a line
+    becomes an entry.
+    """
 
     task: str
     first: str
@@ -20,11 +24,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Family:
-    """One kind of scenario. `type` is the entry word; `demand` names what the list in the prompt holds."""
+    """One kind of scenario. `type` is the entry word, `unit` what one entry is for."""
 
     type: str
-    unit: str  # one entry's subject, as in "one for each week"
-    demand: str
+    unit: str
     settings: tuple[Setting, ...]
     once: tuple[str, ...]
     range: tuple[str, ...]
@@ -34,7 +37,6 @@ class Family:
 WEEK = Family(
     type="Week",
     unit="week",
-    demand="These things happen, and the log tells of each in its week",
     settings=(
         Setting(
             "Write the weekly log of Mara, who keeps a lighthouse",
@@ -103,7 +105,6 @@ WEEK = Family(
 FLOOR = Family(
     type="Floor",
     unit="floor",
-    demand="These uses are fixed, and the plan describes each on its floor",
     settings=(
         Setting(
             "Write the floor plan of a tower made of glass and wood",
@@ -172,32 +173,31 @@ FLOOR = Family(
 MENU = Family(
     type="Menu Week",
     unit="week",
-    demand="These events are fixed, and the menu serves each in its week",
     settings=(
         Setting(
             "Write the weekly menu of a small inn on a mountain pass",
-            "Barley soup, baked trout with leeks, and a plum cake. Hot cider to drink.",
-            "Onion tart, roast chicken with beans, and stewed pears. Red wine to drink.",
+            "Welcome Dinner featuring Barley Soup. Baked trout with leeks and a plum cake. Hot cider to drink.",
+            "Hunters' Night featuring Roast Hare. Onion tart, beans and stewed pears. Red wine to drink.",
         ),
         Setting(
             "Write the weekly menu of a canteen in a shipyard",
-            "Pea soup, fried cod with potatoes, and rice pudding. Black tea to drink.",
-            "Tomato salad, beef stew with carrots, and apple sauce. Milk to drink.",
+            "Launch Day featuring Pea Soup. Fried cod with potatoes and rice pudding. Black tea to drink.",
+            "Welders' Lunch featuring Beef Stew. Tomato salad, carrots and apple sauce. Milk to drink.",
         ),
         Setting(
             "Write the weekly menu of a family restaurant in an old market hall",
-            "Lentil salad, lamb with mint, and a lemon tart. Iced tea to drink.",
-            "Garlic bread, baked aubergine with cheese, and figs. Lemonade to drink.",
+            "Market Day featuring Lentil Salad. Lamb with mint and a lemon tart. Iced tea to drink.",
+            "Family Night featuring Baked Aubergine. Garlic bread, cheese and figs. Lemonade to drink.",
         ),
         Setting(
             "Write the weekly menu of a night train's dining car",
-            "Clear broth, veal with mushrooms, and cherry cake. Coffee to drink.",
-            "Beet salad, salmon with dill, and vanilla cream. White wine to drink.",
+            "Border Supper featuring Clear Broth. Trout with mushrooms and cherry cake. Coffee to drink.",
+            "Coast Evening featuring Salmon with Dill. Beet salad and vanilla cream. White wine to drink.",
         ),
         Setting(
             "Write the weekly menu of a school kitchen that cooks with children",
-            "Carrot soup, noodles with tomato sauce, and yoghurt. Apple juice to drink.",
-            "Cucumber salad, fish cakes with rice, and bananas. Water to drink.",
+            "First School Day featuring Carrot Soup. Rice with tomato sauce and yoghurt. Apple juice to drink.",
+            "Sports Day featuring Fish Cakes. Cucumber salad, rice and bananas. Water to drink.",
         ),
     ),
     once=(
@@ -241,7 +241,6 @@ MENU = Family(
 BLOCK = Family(
     type="Block",
     unit="block",
-    demand="These uses are fixed, and the plan describes each on its block",
     settings=(
         Setting(
             "Write the city plan of a new town on a river, four blocks to a row",

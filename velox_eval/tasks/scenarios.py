@@ -63,15 +63,17 @@ def _scenario(family: Family, seed: int, entries: int, index: int) -> dict[str, 
     prefix = f"#*# {family.type} 1:"
     word = family.type.split()[-1]
     lines = [
-        f"{setting.task}: {entries} entries, one for each {family.unit}, about 25 words each. "
-        f"Every entry starts with '#*#', as here:",
+        f"{setting.task}: {entries} entries of about 25 words, one for each {family.unit}. "
+        f"The list says what some entries must be about:",
+        f"{word} 1: {_first_sentence(setting.first)}",
+        f"{word} 2: {_first_sentence(setting.second)}",
+        *(f"{word} {entry}: {text}" for entry, text in once.items()),
+        f"{word} {start} to {word} {start + length - 1}: {ranged[start]}",
+        f"Every {step} {family.unit}s from {word} {offset} on: {periodic[offset]}",
+        f"No {family.unit} is left out, and after {word} {entries} comes '*** finished'. "
+        f"Every entry starts with '#*#':",
         f"{prefix} {setting.first}",
         f"#*# {family.type} 2: {setting.second}",
-        f"{family.demand}:",
-        *(f"- {word} {entry}: {text}" for entry, text in once.items()),
-        f"- {word} {start} to {word} {start + length - 1}, in each: {ranged[start]}",
-        f"- every {step} {family.unit}s, starting with {word} {offset}: {periodic[offset]}",
-        f"No {family.unit} is left out. After {word} {entries} comes '*** finished'.",
         "*** started ***",
         prefix,
     ]
@@ -88,3 +90,7 @@ def _scenario(family: Family, seed: int, entries: int, index: int) -> dict[str, 
 
 def _by_text(table: dict[int, str]) -> dict[str, str]:
     return {str(entry): text for entry, text in table.items()}
+
+
+def _first_sentence(text: str) -> str:
+    return text.split(".", 1)[0]
