@@ -1,0 +1,93 @@
+"""Accumulated attention: what H2O, Keyformer, CaM and their kin remember of every row.
+
+New rows come in one at a time or as a causal block; both add up to the same sums. All arrays are float32; nothing
+here asks the device for a value.
+"""
+
+from __future__ import annotations
+
+from velox_eval.methods.policy import Rows
+from velox_eval.mlx import mx
+
+
+def new_positions(rows: Rows) -> mx.array:
+    """Returns int32 [1 or B, 1, S, 1]: the true positions of the rows that just came in."""
+    count = rows.new_keys.shape[2]
+    offsets = mx.arange(1 - count, 1, dtype=mx.int32)[None, None, :, None]
+    newest = rows.newest
+    return offsets + (newest if isinstance(newest, int) else newest[..., None])
+
+
+def fresh(rows: Rows) -> mx.array:
+    """Returns boolean [B, H, C]: the rows that just came in, whose entries in per-slot state are stale."""
+    return rows.positions > rows.newest - rows.new_keys.shape[2]
+
+
+def key_attention(rows: Rows) -> mx.array:
+    """Returns [B, H, S, C]: what each new key, standing in for a query, pays to the rows before it.
+
+    Scaled by 1/sqrt(D). A new row pays nothing to itself, to later ones and to free slots; the first row of a
+    sequence has none before it and pays nothing at all.
+    """
+    keys, new = rows.keys.astype(mx.float32), rows.new_keys.astype(mx.float32)
+    logits = (new @ keys.swapaxes(-1, -2)) * (1.0 / float(keys.shape[-1]) ** 0.5)
+    before = rows.positions[:, :, None] < new_positions(rows)
+    if rows.any_free:
+        before = before & (rows.positions[:, :, None] >= 0)
+    weights = mx.softmax(mx.where(before, logits, -mx.inf), axis=-1)
+    return mx.where(before, weights, 0.0)  # also where there was nothing to pay to
+
+
+def query_logits(rows: Rows) -> mx.array:
+    """Returns [B, H, G, S, C]: the logits of the G query heads that share a KV head, -inf where they see nothing.
+
+    A new query sees the rows up to its own. Needs `Rows.queries`.
+    """
+    assert rows.queries is not None
+    keys, queries = rows.keys.astype(mx.float32), rows.queries.astype(mx.float32)
+    batch, heads, slots, _ = keys.shape
+    group, new = queries.shape[1] // heads, queries.shape[2]
+    together = queries.reshape(batch, heads, group * new, queries.shape[3])
+    logits = ((together @ keys.swapaxes(-1, -2)) * rows.scale).reshape(batch, heads, group, new, slots)
+    if new == 1 and not rows.any_free:
+        return logits
+    seen = rows.positions[:, :, None] <= new_positions(rows)
+    if rows.any_free:
+        seen = seen & (rows.positions[:, :, None] >= 0)
+    return mx.where(seen[:, :, None], logits, -mx.inf)
+
+
+def query_attention(rows: Rows) -> mx.array:
+    """Returns [B, H, G, S, C]: the model's own attention of the new queries, by query head; see `query_logits`."""
+    return mx.softmax(query_logits(rows), axis=-1)
+
+
+def accumulated(
+    rows: Rows, scores: mx.array | None, received: mx.array, *, decay: float = 1.0, first: float = 0.0
+) -> mx.array:
+    """Returns the new cumulative scores [B, H, C] after the S new rows.
+
+    `scores` [B, H, C] are those before (None: no row yet; entries of new rows are stale), `received` [B, H, S, C]
+    what each new row pays to each row. Every new row multiplies what was there by `decay`, then adds what it pays.
+    New rows start at 0, the very first of a sequence at `first`.
+    """
+    new = rows.new_keys.shape[2]
+    if decay == 1.0 or new == 1:
+        gained = received.sum(axis=2) if new > 1 else received[:, :, 0]
+    else:
+        fading = mx.array([decay ** (new - 1 - step) for step in range(new)], mx.float32)
+        gained = fading @ received  # over the new rows
+    start: mx.array | float = 0.0
+    if first:
+        start = mx.where(rows.positions == 0, first * decay ** (new - 1), 0.0)
+    if scores is None:
+        return gained + start
+    return mx.where(fresh(rows), start, scores * decay**new if decay != 1.0 else scores) + gained
+
+
+def accumulated_key_attention(rows: Rows, scores: mx.array | None, decay: float = 1.0) -> mx.array:
+    """Returns the new cumulative key-as-query scores [B, H, C], as VeloxQuant-MLX counts them.
+
+    The very first row of a sequence starts at 1, every other at 0.
+    """
+    return accumulated(rows, scores, key_attention(rows), decay=decay, first=1.0)
