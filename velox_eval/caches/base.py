@@ -237,6 +237,7 @@ class EvictionCache(CountedCache):
             any_free=len(set(self.rows)) > 1,
             queries=queries,
             scale=scale,
+            budgets=tuple(self.budgets),
         )
 
     def _observe(self, rows: Rows) -> None:
@@ -306,6 +307,7 @@ class EvictionCache(CountedCache):
                 any_free=False,
                 queries=None if queries is None else queries[:, :, start : end - held],
                 scale=scale,
+                budgets=tuple(self.budgets),
             )
             self._observe(rows)
             seen = before + end - held

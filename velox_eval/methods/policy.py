@@ -44,6 +44,7 @@ class Rows:
     any_free: bool  # whether some slots are free (then they must not count)
     queries: mx.array | None = None  # [B, H_q, S, D] of the new rows, after RoPE; with `needs_queries` only
     scale: float = 0.0  # what the model multiplies its logits by; with `needs_queries` only
+    budgets: tuple[int | None, ...] = ()  # rows each sequence may keep; None: all
 
 
 class Policy:
