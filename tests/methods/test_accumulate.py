@@ -30,7 +30,7 @@ def rows_after(data: Stream, start: int, end: int, slots: list[int]) -> Rows:
         positions=mx.array(positions),
         newest=end - 1,
         new_keys=mx.array(new.keys),
-        compact=slots == sorted(slots),
+        new_slots=None,
         any_free=width > end,
         queries=mx.array(new.queries),
         scale=data.keys.shape[-1] ** -0.5,

@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from velox_eval.caches import policy_state
 from velox_eval.caches.counted import CountedCache
 from velox_eval.caches.slots import (
     FREE,
     Slots,
-    fit_slots,
-    gather_slots,
     highest_slots,
     lowest_slot,
     lowest_slots,
@@ -54,6 +53,7 @@ class EvictionCache(CountedCache):
         self.prompt_done = False
         self._hole: mx.array | None = None  # int32 [B, H, 1], meant only where _has_hole
         self._has_hole = [False]
+        self._written: slice | mx.array = slice(0, 0)  # where the last single row went
         self._attended_rows = [0]  # rows per sequence in what update_and_fetch last returned
         self._unseen_keys: mx.array | None = None  # new keys whose queries the policy still waits for
 
@@ -165,9 +165,8 @@ class EvictionCache(CountedCache):
 
     def _append_one(self, keys: mx.array, values: mx.array) -> None:
         slots = self._reserve(max(self.rows) + 1, keys, values)
-        where: slice | mx.array
         if not any(self._has_hole) and len(set(self.rows)) == 1:
-            where = slice(self.rows[0], self.rows[0] + 1)
+            where: slice | mx.array = slice(self.rows[0], self.rows[0] + 1)
         elif self._hole is not None and all(self._has_hole):
             where = self._hole
         else:
@@ -175,6 +174,7 @@ class EvictionCache(CountedCache):
             if self._hole is not None:
                 where = mx.where(mx.array(self._has_hole)[:, None, None], self._hole, where)
         slots.write(where, keys, values, self._new_positions(keys))
+        self._written = where
         self._has_hole = [False] * len(self.rows)
 
     def _new_positions(self, keys: mx.array) -> mx.array:
@@ -233,7 +233,7 @@ class EvictionCache(CountedCache):
             held.positions,
             newest=newest - 1,
             new_keys=new_keys,
-            compact=False,
+            new_slots=self._written,
             any_free=len(set(self.rows)) > 1,
             queries=queries,
             scale=scale,
@@ -241,10 +241,8 @@ class EvictionCache(CountedCache):
         )
 
     def _observe(self, rows: Rows) -> None:
-        for name in self.policy.slot_state:
-            if name in self.policy_state:
-                self.policy_state[name] = fit_slots(self.policy_state[name], rows.positions.shape[-1])
-        self.policy_state = self.policy.observe(rows, self.policy_state)
+        state = policy_state.fitted(self.policy, self.policy_state, rows.positions.shape[-1])
+        self.policy_state = self.policy.observe(rows, state)
 
     def _evict(self, rows: Rows, excess: list[int]) -> None:
         """Frees `excess` rows of each sequence: one at a time by a hole, several by moving what stays together."""
@@ -269,19 +267,17 @@ class EvictionCache(CountedCache):
         for sequence, gone in enumerate(excess):
             index = mx.array([sequence])
             part, count = slots.selected(index), self.rows[sequence]
-            state = {name: self.policy_state[name][sequence : sequence + 1] for name in self.policy.slot_state}
+            state = policy_state.selected(self.policy_state, index)
             if gone:
                 order = part.temporal_order()[..., :count]
                 ranked = mx.take_along_axis(scores[sequence : sequence + 1], order, axis=-1)
                 kept = mx.take_along_axis(order, highest_slots(ranked, count - gone), axis=-1)
                 part = part.gathered(kept)
-                state = {name: gather_slots(array, kept) for name, array in state.items()}
+                state = policy_state.gathered(self.policy, state, kept)
             parts.append(part)
             states.append(state)
         self.slots = Slots.stacked(parts)
-        for name in self.policy.slot_state:
-            width = max(state[name].shape[-1] for state in states)
-            self.policy_state[name] = mx.concatenate([fit_slots(state[name], width) for state in states], axis=0)
+        self.policy_state = policy_state.stacked(self.policy, states)
         self._has_hole = [False] * len(self.rows)
 
     def _evict_from_chunk(self, new_keys: mx.array, queries: mx.array | None, scale: float) -> None:
@@ -301,9 +297,9 @@ class EvictionCache(CountedCache):
                 part.keys,
                 part.values,
                 part.positions,
-                newest=part.positions[:, :1, -1:],
+                newest=before + end - held - 1,
                 new_keys=new_keys[:, :, start : end - held],
-                compact=True,
+                new_slots=None,
                 any_free=False,
                 queries=None if queries is None else queries[:, :, start : end - held],
                 scale=scale,
@@ -319,16 +315,12 @@ class EvictionCache(CountedCache):
                     slots.put_values(slice(0, part.count) if kept is None else kept, values)
                 best = highest_slots(scores, budget)
                 kept = best if kept is None else mx.take_along_axis(kept, best, axis=2)
-                self._gather_state(best)
+                self.policy_state = policy_state.gathered(self.policy, self.policy_state, best)
             if block < new and start // block % FLUSH == FLUSH - 1:
                 mx.eval([array for array in (kept, slots.values) if array is not None], self.policy_state)
         if kept is not None:
             self.slots = slots.gathered(kept)
             self.rows = [kept.shape[2]] * len(self.rows)
-
-    def _gather_state(self, index: mx.array) -> None:
-        for name in self.policy.slot_state:
-            self.policy_state[name] = gather_slots(self.policy_state[name], index)
 
     def _compact(self) -> None:
         """Brings the rows into temporal order in the first slots, so that a chunk can follow them."""
@@ -337,7 +329,7 @@ class EvictionCache(CountedCache):
         self.slots.positions = self.kept_positions()
         order = self.slots.temporal_order()[..., : self.rows[0]]
         self.slots = self.slots.gathered(order)
-        self._gather_state(order)
+        self.policy_state = policy_state.gathered(self.policy, self.policy_state, order)
         self._has_hole = [False] * len(self.rows)
 
     # Counting.
@@ -390,12 +382,7 @@ class EvictionCache(CountedCache):
             setattr(joined, name, [item for cache in caches for item in getattr(cache, name)])
         joined.slots = Slots.stacked([cache._held_slots for cache in caches])
         joined.prompt_done = all(cache.prompt_done for cache in caches)
-        for name in first.policy_state:
-            arrays = [cache.policy_state[name] for cache in caches]
-            if name in first.policy.slot_state:
-                width = max(array.shape[-1] for array in arrays)
-                arrays = [fit_slots(array, width) for array in arrays]
-            joined.policy_state[name] = mx.concatenate(arrays, axis=0)
+        joined.policy_state = policy_state.stacked(first.policy, [cache.policy_state for cache in caches])
         if any(joined._has_hole):
             joined._hole = mx.concatenate([cache._hole_or_first for cache in caches], axis=0)
         joined.peak_slots = max(cache.peak_slots for cache in caches)
@@ -416,7 +403,7 @@ class EvictionCache(CountedCache):
         self.slots = self._held_slots.selected(index)
         if self._hole is not None:
             self._hole = mx.take(self._hole, index, axis=0)
-        self.policy_state = {name: mx.take(array, index, axis=0) for name, array in self.policy_state.items()}
+        self.policy_state = policy_state.selected(self.policy_state, index)
 
 
 def _rows_mask(rows: list[int]) -> mx.array | None:

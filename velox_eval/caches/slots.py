@@ -104,19 +104,6 @@ class Slots:
         )
 
 
-def fit_slots(array: mx.array, count: int) -> mx.array:
-    """Returns a per-slot state array (slots on the last axis) cut or widened with zeros to `count` slots."""
-    if array.shape[-1] >= count:
-        return array[..., :count]
-    return mx.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, count - array.shape[-1])])
-
-
-def gather_slots(array: mx.array, index: mx.array) -> mx.array:
-    """Returns a per-slot state array [B, H, ..., C] at `index` int32 [B, H, n]."""
-    between = [1] * (array.ndim - 3)
-    return mx.take_along_axis(array, index.reshape(*index.shape[:2], *between, index.shape[-1]), axis=-1)
-
-
 def lowest_slot(scores: mx.array, positions: mx.array) -> mx.array:
     """Returns int32 [B, H, 1]: the slot with the lowest of `scores` [B, H, C], of equal ones the oldest."""
     lowest = scores == scores.min(axis=-1, keepdims=True)

@@ -31,8 +31,8 @@ class Layer:
 class Rows:
     """The rows of one layer as a policy sees them, right after new ones came in and were attended to.
 
-    B sequences, H KV heads, C slots. `compact`: slots are in temporal order and the new rows are last
-    (prefill); otherwise slot order means nothing and `positions` alone says what is old and what is new.
+    B sequences, H KV heads, C slots. Without `new_slots` the slots are in temporal order and the new rows are
+    last (prefill); with it slot order means nothing, and `positions` alone says what is old and what is new.
     """
 
     keys: mx.array  # [B, H, C, D], after RoPE, in the model's dtype
@@ -40,7 +40,7 @@ class Rows:
     positions: mx.array  # [B, H, C] int32, true position of each row; -1: free slot
     newest: mx.array | int  # position of the newest row; [B, 1, 1] int32 where sequences differ
     new_keys: mx.array  # [B, H, S, D], the rows that just came in
-    compact: bool
+    new_slots: mx.array | slice | None  # where the one new row went: int32 [B, H, 1], or the same slot for all
     any_free: bool  # whether some slots are free (then they must not count)
     queries: mx.array | None = None  # [B, H_q, S, D] of the new rows, after RoPE; with `needs_queries` only
     scale: float = 0.0  # what the model multiplies its logits by; with `needs_queries` only
@@ -55,6 +55,7 @@ class Policy:
     grows: ClassVar[bool] = False  # keeps every row that is decoded
     merges: ClassVar[bool] = False  # `merge` folds what is evicted into what stays
     slot_state: ClassVar[tuple[str, ...]] = ()  # names in State whose last axis is the slots
+    pair_state: ClassVar[tuple[str, ...]] = ()  # names in State whose last two axes are the slots
 
     n_sink = 0  # first positions that are never evicted
     protected_recent = 0  # newest positions that are never evicted
