@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import references_accumulating as accumulating
 from .references import Head, Reference, by_latest_key, by_recency, by_recent_window, by_reconstruction, ranked
 
 __all__ = ["CASES", "EVICTING", "Case", "Head", "Reference"]
@@ -43,6 +44,20 @@ class Case:
 CASES = (
     Case("full", budget=10**6),
     Case("sliding_window", reference=ranked(by_recency), recent=1),
+    *(
+        Case(
+            "h2o",
+            {"n_sink": sinks, "grace": grace, "decay": decay},
+            smallest=sinks + grace + 1,
+            reference=accumulating.H2O,
+            installed="h2o",
+            recent=grace,
+        )
+        for sinks, grace, decay in [(2, 3, 0.98), (0, 0, 1.0), (4, 1, 0.7)]
+    ),
+    Case("h2o:paper", reference=accumulating.H2OPaper),
+    Case("h2o:paper", {"recent_ratio": 0.0}, reference=accumulating.H2OPaper),
+    Case("h2o:paper", {"recent_ratio": 0.3}, budget=11, reference=accumulating.H2OPaper),
     Case("tova", {"n_sink": 0}, reference=ranked(by_latest_key), installed="tova"),
     Case("tova", {"n_sink": 3}, smallest=4, reference=ranked(by_latest_key), installed="tova"),
     Case(

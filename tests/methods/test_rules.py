@@ -14,7 +14,8 @@ from .matrix import EVICTING, Case
 from .references import Head, Reference
 from .streams import GROUP, Array, Stream, blocks, feed, kept, new_cache, split, stream
 
-CLASSES = {"tova": "TOVAKVCache", "morphkv": "MorphKVKVCache", "kvzip": "KVzipKVCache"}
+CLASSES = {"tova": "TOVAKVCache", "morphkv": "MorphKVKVCache", "kvzip": "KVzipKVCache", "h2o": "H2OKVCache"}
+POSITIONS = {"tova": "_bh_positions", "h2o": "_bh_positions"}  # what the package calls them; else _positions
 
 
 def references(case: Case, data: Stream, sequence: int) -> list[Reference]:
@@ -63,7 +64,7 @@ def installed_cache(case: Case, dim: int) -> Any:
 
 
 def installed_positions(case: Case, cache: Any, shape: tuple[int, int]) -> Array:
-    positions = cache._bh_positions if case.installed == "tova" else cache._positions
+    positions = getattr(cache, POSITIONS.get(str(case.installed), "_positions"))
     return np.sort(np.array(positions).reshape(*shape, -1), axis=-1)
 
 
@@ -121,6 +122,17 @@ def test_kvzip_with_the_latest_probe_is_tova(seed: int, scale: float, sinks: int
     for cache in caches:
         feed(cache, data, chunks)
     np.testing.assert_array_equal(kept(caches[0]), kept(caches[1]))
+
+
+@pytest.mark.parametrize(("recent_ratio", "expected"), [(0.5, [0, 1, 4, 5]), (0.0, [0, 1, 2, 3])])
+def test_h2o_keeps_recent_rows_that_had_no_time_to_gather(recent_ratio: float, expected: list[int]) -> None:
+    """Uniform attention over six tokens: 2.45, 1.45, 0.95, 0.617, 0.367, 0.167 gathered."""
+    zeros = np.zeros((1, 1, 6, 4), np.float32)
+    cache = new_cache("h2o:paper", {"recent_ratio": recent_ratio}, 4)
+    feed(cache, Stream(zeros, zeros, np.zeros((1, GROUP, 6, 4), np.float32)), [6])
+    gathered = np.sort(np.array(cache.policy_state["mass"])[0, 0])[::-1] / GROUP
+    np.testing.assert_allclose(gathered, np.array([2.45, 1.45, 0.95, 0.617, 0.367, 0.167])[expected], atol=5e-4)
+    assert kept(cache)[0, 0].tolist() == expected
 
 
 def test_morphkv_window_one_is_tova_except_where_the_newest_row_is_the_lowest() -> None:
