@@ -15,6 +15,7 @@ _BY_AGE = {"1": {"first", "eldest", "oldest", "firstborn"}, "2": {"second", "mid
 _BIRTHDAY = {"birthday", "birthdays", "birthday's"}
 _TURNED = {"turned", "turns", "turning"}
 _AGE = re.compile(r"\d|(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thir|for|fif)|\w+(?:teen|ty)$")
+_RANKS = frozenset().union(*_BY_AGE.values())
 _YOURSELF = "yourself"
 _NEAR = 5  # tokens between a person and the birthday
 
@@ -71,7 +72,7 @@ def _subject(tokens: Sequence[Token], at: int, person: str) -> bool:
             return person == _YOURSELF
         if tokens[index].word in {"he", "she"}:
             return _owner(tokens, index) in _names(person)
-        if _known(tokens[index].stem) or tokens[index].stem == person:
+        if _known(tokens[index].stem) or tokens[index].stem == person or tokens[index].word in _RANKS:
             return _is(tokens, index, person)
     return False
 

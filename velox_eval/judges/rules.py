@@ -30,14 +30,28 @@ _CALLED_OFF = re.compile(
     r"\b(?:cancell?ed|postponed|abandoned|never (?:built|opened|held)|sold out|moved to|"
     r"(?:is|was|are|were|stays|stayed) closed)\b"
 )
-_POINTING = {"near", "beside", "opposite", "above", "below", "behind", "across", "towards", "toward", "past", "from"}
+_POINTING = {
+    "near",
+    "beside",
+    "opposite",
+    "above",
+    "below",
+    "behind",
+    "across",
+    "towards",
+    "toward",
+    "past",
+    "from",
+    "under",
+}
 _POINTING |= {"to", "between", "outside", "beyond", "along"}
-_ARRIVING = {"home", "dedicated", "devoted", "given", "over", "belongs", "converted", "turned", "due", "up"}
+_ARRIVING = {"home", "dedicated", "devoted", "given", "belongs", "belonging", "converted", "turned"}
 _HAVING = {"of", "for", "on", "in", "with", "where", "sells", "selling", "serves", "serving"}
 _BREAKS = {"here", "there", "is", "are", "was", "were", "has", "have", "houses", "holds", "where", "which", "that"}
+_BREAKS |= {"make", "makes", "offers", "hosts", "fills", "forms", "form", "occupies", "contains", "serves", "turns"}
 _SEEING = {"see", "sees", "seen", "view", "views", "overlook", "overlooks", "overlooking", "look", "looks", "connects"}
 _SEEING |= {"connected", "connecting", "reaches", "find", "brings", "walk", "supplies", "delivers"}
-_AFTER = {"nearby", "upstairs", "downstairs", "downtown"}
+_AFTER = {"nearby", "upstairs", "downstairs", "downtown", "across", "opposite"}
 _ELSEWHEN = re.compile(
     r"\b(?:(?:next|last) (?:week|month|year|time|meeting|summer|winter|spring|autumn)|tomorrow|looking forward|"
     r"(?:week|month|year|day)s? away|used to|one day|some day|promised|hope to|plan(?:ned|ning)? to|"
@@ -146,10 +160,16 @@ def _head(wanted: Sequence[str], part: str) -> int:
 
 
 def _places_of(entry: _Entry, wanted: Sequence[str], index: int) -> list[int]:
-    """Tokens that mention a wanted stem, alone or run together with its neighbour ("heatwave"), and mean it."""
+    """Tokens that mention a wanted stem, alone or run together ("heatwave") or split ("day care"), and mean it."""
     forms = {wanted[index]}
     forms |= {stem(first + second) for first, second in pairwise(wanted) if wanted[index] in (first, second)}
-    return [at for at, token in enumerate(entry.tokens) if token.stem in forms and not _denied(entry, at)]
+    tokens = entry.tokens
+    found = []
+    for at, token in enumerate(tokens):
+        split = at + 1 < len(tokens) and stem(token.word + tokens[at + 1].word) == wanted[index]
+        if (token.stem in forms or split) and not _denied(entry, at):
+            found.append(at)
+    return found
 
 
 def _denied(entry: _Entry, at: int) -> bool:
@@ -170,9 +190,14 @@ def _denied(entry: _Entry, at: int) -> bool:
 def _pointed_at(before: Sequence[str], after: Sequence[str]) -> bool:
     """Whether a preposition ("next to the", "close to the school and the") or a verb of seeing governs the mention."""
     joined = any(word in ("and", "or") for word in before[-3:])
-    for index in range(len(before) - 1, max(-1, len(before) - (8 if joined else 5)), -1):
-        if before[index] in _BREAKS:
+    for distance, word in enumerate(reversed(before)):
+        if word in _BREAKS:
             break
-        if before[index] in _POINTING and (index == 0 or before[index - 1] not in _ARRIVING):
+        governs = distance < (7 if joined else 4)
+        if word in _SEEING or (governs and word in _POINTING and _word_before(before, distance) not in _ARRIVING):
             return True
-    return any(word in _SEEING for word in before) or any(word in _AFTER for word in after[:1])
+    return any(word in _AFTER for word in after[:1])
+
+
+def _word_before(before: Sequence[str], distance: int) -> str:
+    return before[-distance - 2] if distance + 2 <= len(before) else ""
