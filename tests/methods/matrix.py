@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import references_accumulating as accumulating
+from . import references_plain as plain
 from .references import Head, Reference, by_latest_key, by_recency, by_recent_window, by_reconstruction, ranked
 
 __all__ = ["CASES", "EVICTING", "Case", "Head", "Reference"]
@@ -43,6 +44,8 @@ class Case:
 
 CASES = (
     Case("full", budget=10**6),
+    Case("random", reference=ranked(plain.by_lot)),
+    Case("random", {"seed": 7, "n_sink": 3}, smallest=4, reference=ranked(plain.by_lot)),
     Case("sliding_window", reference=ranked(by_recency), recent=1),
     *(
         Case(

@@ -23,6 +23,7 @@ class Head:
     keys: Array
     values: Array
     queries: Array
+    index: int = 0  # which KV head of the layer
 
 
 class Reference(ABC):

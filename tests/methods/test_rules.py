@@ -23,7 +23,7 @@ def references(case: Case, data: Stream, sequence: int) -> list[Reference]:
     assert case.reference is not None
     keys, values, queries = data.keys[sequence], data.values[sequence], data.queries[sequence]
     return [
-        case.reference(Head(keys[h], values[h], queries[h * GROUP : (h + 1) * GROUP]), case.params, case.budget)
+        case.reference(Head(keys[h], values[h], queries[h * GROUP : (h + 1) * GROUP], h), case.params, case.budget)
         for h in range(keys.shape[0])
     ]
 
