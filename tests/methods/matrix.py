@@ -12,6 +12,7 @@ from typing import Any
 
 from . import references_accumulating as accumulating
 from . import references_plain as plain
+from . import references_prompt as prompt
 from .references import Head, Reference, by_latest_key, by_recency, by_recent_window, by_reconstruction, ranked
 
 __all__ = ["CASES", "EVICTING", "Case", "Head", "Reference"]
@@ -86,6 +87,23 @@ CASES = (
         reference=ranked(by_recent_window),
         installed="morphkv",
         recent=4,
+    ),
+    *(
+        Case(
+            "morphkv:paper",
+            params,
+            smallest=params["window"] + 2,
+            reference=prompt.MorphKVPaper,
+            holds_prompt=True,
+            recent=params["window"] + 1,
+            slack=params.get("interval", 1) - 1,
+        )
+        for params in (
+            {"window": 5},
+            {"window": 2, "fusion": "sum"},
+            {"window": 4, "group": "logit_sum"},
+            {"window": 6, "fusion": "sum", "group": "logit_sum", "interval": 3},
+        )
     ),
     Case(
         "kvzip",

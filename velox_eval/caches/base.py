@@ -56,6 +56,7 @@ class EvictionCache(CountedCache):
         self._written: slice | mx.array = slice(0, 0)  # where the last single row went
         self._attended_rows = [0]  # rows per sequence in what update_and_fetch last returned
         self._unseen_keys: mx.array | None = None  # new keys whose queries the policy still waits for
+        self._scale = 0.0  # of the logits, as last shown
 
     # What the model asks.
 
@@ -133,6 +134,7 @@ class EvictionCache(CountedCache):
     def attended(self, queries: mx.array, scale: float) -> None:
         """Shows the policy the queries [B, H_q, S, D] of this step and the logits' scale, once attention is done."""
         keys, self._unseen_keys = self._unseen_keys, None
+        self._scale = scale
         if keys is not None:
             self._observe_and_evict(keys, queries, scale)
 
@@ -214,7 +216,7 @@ class EvictionCache(CountedCache):
         self.prompt_done = True
         excess = self._excess(0)
         if self.slots is not None and any(excess):
-            self._evict(self._view(self._held.keys[:, :, :0], None, 0.0), excess)
+            self._evict(self._view(self._held.keys[:, :, :0], None, self._scale), excess)
 
     def _excess(self, slack: int) -> list[int]:
         """Returns how many rows each sequence must lose now."""
@@ -382,6 +384,7 @@ class EvictionCache(CountedCache):
             setattr(joined, name, [item for cache in caches for item in getattr(cache, name)])
         joined.slots = Slots.stacked([cache._held_slots for cache in caches])
         joined.prompt_done = all(cache.prompt_done for cache in caches)
+        joined._scale = first._scale
         joined.policy_state = policy_state.stacked(first.policy, [cache.policy_state for cache in caches])
         if any(joined._has_hole):
             joined._hole = mx.concatenate([cache._hole_or_first for cache in caches], axis=0)

@@ -161,8 +161,14 @@ def cache_use(caches: Sequence[Any], sequence: int) -> CacheUse:
         tokens_seen=seen,
         evicted_tokens=sum(seen - n for n in held),
         early_share=early / rows if rows else None,
-        budget=evicting[0].budgets[sequence],
+        budget=_mean_budget([cache.budgets[sequence] for cache in evicting]),
     )
+
+
+def _mean_budget(shares: Sequence[int | None]) -> int | None:
+    """The sequence's budget from its layers' shares; layers that keep everything are not part of it."""
+    bounded = [share for share in shares if share is not None]
+    return round(sum(bounded) / len(bounded)) if bounded else None
 
 
 def _array_bytes(cache: Any) -> int:

@@ -7,6 +7,15 @@ adapted (VeloxQuant-MLX 0.94.15): the last `window` keys stand in for queries; a
 attention over all rows held, recomputed every step, nothing accumulated. The first `n_sink` positions and the
 window itself are protected. The paper ranks only distant rows by the model's own queries, fuses them by sum or
 maximum, and protects no sinks.
+
+paper (the authors' code): holds the last `window` + 1 rows and the best of the distant ones, ranked by the cached
+queries of the window, the current one left out, so by `window` - 1 queries; their softmax runs over distant rows
+only. Query heads of a KV head: `group=max` takes the largest weight (Mistral, Qwen2 and Phi-3 patches),
+`group=logit_sum` adds their logits up before the softmax (Llama patch). Queries of the window: `fusion=max|sum`.
+The authors' capacity C stands for C + 1 rows; `budget` is those rows. The prompt is held whole and cut once, at
+its end; they cut it with the first decoded token. `interval` > 1 cuts only when that many rows are over (their
+evict_after is a factor instead); `skip_layers` leaves the first layers whole. Ours works in float32, theirs in the
+model's dtype; theirs also masks, per query head, the step that evicts: ours evicts for the next step.
 """
 
 from __future__ import annotations
@@ -14,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from velox_eval.errors import ConfigError
-from velox_eval.methods.policy import Layer, Policy, Rows, State, attention_weights
+from velox_eval.methods.policy import LOWEST, Layer, Policy, Rows, State, attention_weights, grouped, latest
 from velox_eval.methods.spec import MethodSpec, Parameter, Value, Variant
 from velox_eval.methods.tova import N_SINK
 from velox_eval.mlx import mx
@@ -29,17 +38,45 @@ class MorphKV(Policy):
 
     def observe(self, rows: Rows, state: State) -> State:
         """Returns the last `window` keys [B, H, window, D]; zeros in front until there are as many."""
-        new = rows.new_keys[:, :, -self.window :]
-        old = state.get("recent_keys")
-        if old is None:
-            batch, heads, _, dim = new.shape
-            old = mx.zeros((batch, heads, self.window, dim), new.dtype)
-        return {"recent_keys": mx.concatenate([old[:, :, new.shape[2] :], new], axis=2)}
+        return {"recent_keys": latest(rows.new_keys, state.get("recent_keys"), self.window)}
 
     def importance(self, rows: Rows, state: State) -> mx.array:
         """Returns the window's mean attention to each row."""
         # Evicting needs more rows than the budget, and the budget exceeds the window: it is full by then.
         return attention_weights(state["recent_keys"], rows).mean(axis=2)
+
+
+class MorphKVPaper(Policy):
+    """Ranks distant rows by the queries of the window before the current one."""
+
+    needs_queries = True
+    holds_prompt = True
+
+    def __init__(self, params: Mapping[str, Value], layer: Layer | None = None) -> None:
+        super().__init__(params, layer)
+        self.window = int(params["window"])
+        self.protected_recent = self.window + 1
+        self.slack = int(params["interval"]) - 1
+
+    def observe(self, rows: Rows, state: State) -> State:
+        """Returns the last `window` queries [B, H_q, window, D]; zeros in front until there are as many."""
+        assert rows.queries is not None
+        return {"recent_queries": latest(rows.queries, state.get("recent_queries"), self.window)}
+
+    def importance(self, rows: Rows, state: State) -> mx.array:
+        """Returns the window's fused attention to each distant row; the recent ones count for nothing."""
+        voters = grouped(state["recent_queries"][:, :, :-1], rows)
+        if self.params["group"] == "logit_sum":
+            voters = voters.sum(axis=2)  # a sum of products is the product with the sum
+        batch, heads = rows.keys.shape[:2]
+        voters = voters.reshape(batch, heads, -1, voters.shape[-1])
+        logits = (voters * rows.scale) @ rows.keys.astype(mx.float32).swapaxes(-1, -2)
+        distant = (rows.positions >= 0) & (rows.positions < rows.newest - self.window)
+        weights = mx.softmax(mx.where(distant[:, :, None], logits, LOWEST), axis=-1)
+        if self.params["fusion"] == "max":
+            return weights.max(axis=2)
+        weights = weights.reshape(batch, heads, -1, self.window - 1, weights.shape[-1])
+        return weights.max(axis=2).sum(axis=2)
 
 
 def _check(budget: int, params: Mapping[str, Value]) -> None:
@@ -48,6 +85,19 @@ def _check(budget: int, params: Mapping[str, Value]) -> None:
         raise ConfigError(
             f"n_sink={n_sink} plus window={window} must be below budget={budget}: no row could be evicted"
         )
+
+
+def _check_paper(budget: int, params: Mapping[str, Value]) -> None:
+    window = int(params["window"])
+    if window + 1 >= budget:
+        raise ConfigError(f"window={window} and the newest row must be below budget={budget}: no distant row fits in")
+
+
+def _layer_budgets(budget: int, params: Mapping[str, Value], layers: int) -> list[int | None]:
+    skipped = int(params["skip_layers"])
+    if skipped >= layers:
+        raise ConfigError(f"skip_layers={skipped} leaves none of the {layers} layers to evict from")
+    return [None] * skipped + [budget] * (layers - skipped)
 
 
 SPEC = MethodSpec(
@@ -69,6 +119,35 @@ SPEC = MethodSpec(
             "sum or max fusion; sinks protected",
             min_budget=lambda params: int(params["n_sink"]) + int(params["window"]) + 1,
             check=_check,
-        )
+        ),
+        "paper": Variant(
+            policy=MorphKVPaper,
+            parameters=(
+                Parameter(
+                    "window",
+                    32,
+                    "queries at hand; all but the current one rank the distant rows; as many rows and the newest stay",
+                    minimum=2,
+                ),
+                Parameter("fusion", "max", "how the window's queries are fused", choices=("max", "sum")),
+                Parameter(
+                    "group",
+                    "max",
+                    "how the query heads of a KV head are merged: largest weight, or logits added up",
+                    choices=("max", "logit_sum"),
+                ),
+                Parameter("interval", 1, "decoded rows between two cuts", minimum=1),
+                Parameter("skip_layers", 0, "first layers that keep everything", minimum=0),
+            ),
+            capacity="budget after the prompt, which is held whole until its end; budget + interval rows in transit; "
+            "the first skip_layers layers keep everything",
+            differs="float32 instead of the model's dtype; one cut at the prompt's end, not with the first token; "
+            "evicted rows leave after the step, not within it",
+            min_budget=lambda params: int(params["window"]) + 2,
+            check=_check_paper,
+            needs_queries=True,
+            needs_session=True,
+            layer_budgets=_layer_budgets,
+        ),
     },
 )

@@ -13,6 +13,8 @@ from typing import Any, ClassVar, TypeAlias
 from velox_eval.methods.spec import Value
 from velox_eval.mlx import mx
 
+LOWEST = -1e38  # a logit that gets no weight, and leaves a softmax over nothing but such finite
+
 State: TypeAlias = "dict[str, mx.array]"  # batch on the first axis; a string: importing this must not load mlx
 
 
@@ -113,3 +115,18 @@ def attention_weights(queries: mx.array, rows: Rows) -> mx.array:
     """
     logits = queries.astype(mx.float32) @ rows.keys.astype(mx.float32).swapaxes(-1, -2)
     return masked_softmax(logits * (1.0 / float(rows.keys.shape[-1]) ** 0.5), rows)
+
+
+def grouped(queries: mx.array, rows: Rows) -> mx.array:
+    """Returns `queries` [B, H_q, W, D] by the KV head they belong to: [B, H, H_q / H, W, D] float32."""
+    batch, heads, count, dim = queries.shape
+    kv_heads = rows.keys.shape[1]
+    return queries.astype(mx.float32).reshape(batch, kv_heads, heads // kv_heads, count, dim)
+
+
+def latest(new: mx.array, old: mx.array | None, count: int) -> mx.array:
+    """Returns the last `count` of `old` [B, H, count, D] and `new` [B, H, S, D]; `old` None: zeros before `new`."""
+    new = new[:, :, -count:]
+    if old is None:
+        old = mx.zeros((*new.shape[:2], count, new.shape[-1]), new.dtype)
+    return mx.concatenate([old[:, :, new.shape[2] :], new], axis=2)

@@ -73,7 +73,7 @@ def _no_check(_budget: int, _params: Mapping[str, Value]) -> None:
     return None
 
 
-def _same_for_all(budget: int, _params: Mapping[str, Value], layers: int) -> list[int]:
+def _same_for_all(budget: int, _params: Mapping[str, Value], layers: int) -> list[int | None]:
     return [budget] * layers
 
 
@@ -84,7 +84,8 @@ class Variant:
     `check(budget, params)` raises ConfigError for settings that cannot work, naming both values.
     `min_budget(params)` is the smallest budget `check` accepts.
     `policy(params, layer)` builds one layer's Policy (imports mlx).
-    `layer_budgets(budget, params, layers)` shares the budget out over the layers (mean: the budget).
+    `layer_budgets(budget, params, layers)` shares the budget out over the layers (mean: the budget; None: a layer
+    that keeps everything, and is not part of the mean).
     `after_prefill(session)` is what the method does once the prompt is in, before any row of it is cut.
     """
 
@@ -96,7 +97,7 @@ class Variant:
     check: Callable[[int, Mapping[str, Value]], None] = _no_check
     needs_queries: bool = False
     needs_session: bool = False  # waits for the end of the prompt, which only a MethodSession knows
-    layer_budgets: Callable[[int, Mapping[str, Value], int], list[int]] = _same_for_all
+    layer_budgets: Callable[[int, Mapping[str, Value], int], list[int | None]] = _same_for_all
     after_prefill: Callable[[Any], None] | None = None
 
 

@@ -1,0 +1,53 @@
+"""Rules that wait for the prompt's end, written again in NumPy: MorphKV, SnapKV, PyramidKV, KVzip by their papers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .references import Array, Head, Reference, softmax
+
+
+class AtThePromptsEnd(Reference):
+    """Holds the prompt whole and cuts it once; afterwards as `cuts_while_decoding` says."""
+
+    def __init__(self, head: Head, params: Mapping[str, Any], budget: int) -> None:
+        super().__init__(head, params, budget)
+        self.prompt_done = False
+
+    def finish_prompt(self) -> None:
+        self.prompt_done = True
+        super().finish_prompt()
+
+    def cuts(self, decoding: bool) -> bool:
+        return self.prompt_done and self.cuts_while_decoding()
+
+    def cuts_while_decoding(self) -> bool:
+        return False
+
+    @property
+    def newest(self) -> int:
+        return int(self.positions[-1])
+
+
+class MorphKVPaper(AtThePromptsEnd):
+    def cuts_while_decoding(self) -> bool:
+        return len(self.positions) >= self.budget + int(self.params.get("interval", 1))
+
+    def worth(self) -> Array:
+        window = self.params["window"]
+        distant = self.positions < self.newest - window
+        keys = self.head.keys[self.positions[distant]].astype(np.float32)
+        # The window's queries, the current one left out: [group, window - 1, D].
+        queries = self.head.queries[:, self.newest - window + 1 : self.newest].astype(np.float32)
+        logits = queries @ keys.T / np.sqrt(np.float32(keys.shape[-1]))
+        if self.params.get("group", "max") == "logit_sum":
+            weights = softmax(logits.sum(axis=0))
+        else:
+            weights = softmax(logits).max(axis=0)
+        fused = weights.sum(axis=0) if self.params.get("fusion", "max") == "sum" else weights.max(axis=0)
+        worth = np.full(len(self.positions), np.inf, np.float32)
+        worth[distant] = fused
+        return worth
