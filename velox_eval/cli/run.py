@@ -63,7 +63,13 @@ def run(
         int | None,
         typer.Option(help="Rows between evictions in prefill. (default: the chunk)", rich_help_panel=GENERATION),
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Answers written together at most.", rich_help_panel=GENERATION)] = 1,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Answers written together at most. (default: 8, or 1 where the model needs it)",
+            rich_help_panel=GENERATION,
+        ),
+    ] = None,
     judge: Annotated[str, typer.Option(help="Judge of open answers.")] = "rules",
     results: Annotated[Path, typer.Option(help="Folder of the records.", rich_help_panel=OUTPUT)] = Path("results"),
     again: Annotated[

@@ -25,6 +25,7 @@ from velox_eval.mlx import mx
 from velox_eval.mlx_lm import wired_limit
 
 PREFILL_STEP = 256
+DEFAULT_BATCH = 8
 PROGRESS_SECONDS = 0.1
 
 
@@ -46,7 +47,7 @@ class Engine:
     """Generates under one method. Raises ConfigError / MethodError when the settings cannot work on this model.
 
     `prefill_step`: tokens a prompt chunk. `evict_block`: see EvictionCache. `batch_size`: sequences that
-    decode together at most.
+    decode together at most; None: as many as DEFAULT_BATCH, one where some layers cannot be batched.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Engine:
         *,
         prefill_step: int = PREFILL_STEP,
         evict_block: int | None = None,
-        batch_size: int = 1,
+        batch_size: int | None = 1,
         sampling: Sampling | None = None,
     ) -> None:
         for name, value in (("prefill_step", prefill_step), ("batch_size", batch_size), ("evict_block", evict_block)):
@@ -67,10 +68,12 @@ class Engine:
         self.method = method
         self.prefill_step = prefill_step
         self.evict_block = evict_block
-        self.batch_size = batch_size
         self.sampling = sampling or Sampling()
         probe = self._session(None)
         self.eviction_layers, self.other_layers = tuple(probe.layers), probe.other_layers
+        if batch_size is None:
+            batch_size = 1 if self.other_layers else DEFAULT_BATCH
+        self.batch_size = batch_size
         if batch_size > 1 and self.other_layers:
             kinds = ", ".join(sorted(set(self.other_layers.values())))
             raise ConfigError(f"batch_size={batch_size}: layers with {kinds} decode one sequence at a time; use 1")

@@ -40,7 +40,9 @@ class TaskChoice(Frozen):
 class Performance(Frozen):
     """Settings that change speed and memory, not answers; they are not part of the hash."""
 
-    batch_size: int = Field(default=1, ge=1, description="Sequences decoded together at most.")
+    batch_size: int | None = Field(
+        default=None, ge=1, description="Sequences decoded together at most; null leaves it to the engine."
+    )
     memory_limit: int | None = Field(default=None, ge=1, description="Bytes the caches of one batch may hold.")
 
 

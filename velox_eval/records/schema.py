@@ -273,7 +273,7 @@ class RunRow(Frozen):
     kept_fraction: float | None = Field(description="Mean over samples.")
     prefill_tokens_per_second: float | None = Field(description="Prompt tokens / seconds of prefill.")
     decode_tokens_per_second: float | None = Field(description="Tokens decoded / seconds in which any was.")
-    batch_size: int = Field(description="Sequences decoded together at most, as asked.")
+    batch_size: int | None = Field(description="Most sequences that decoded together; null: none decoded.")
 
 
 def run_row(header: RunHeader) -> RunRow:
@@ -302,5 +302,5 @@ def run_row(header: RunHeader) -> RunRow:
         prefill_step=header.config.prefill_step,
         judge=header.identity.judge,
         rescored_from=header.identity.rescored_from,
-        batch_size=header.config.performance.batch_size,
+        batch_size=max(summary.batch_sizes, default=None),
     )

@@ -53,7 +53,7 @@ class RunOptions:
     top_p: float = 1.0
     seed: int = 0
     judge: str = "rules"
-    batch_size: int = 1
+    batch_size: int | None = None
     memory_limit: int | None = None
     results: Path = DEFAULT_RESULTS
     again: bool = False
