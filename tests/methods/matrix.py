@@ -32,6 +32,7 @@ class Case:
     holds_prompt: bool = False  # the prompt is cut once, at its end
     recent: int = 0  # newest rows that always survive
     slack: int = 0  # rows over the budget while decoding
+    draws: bool = False  # draws by lot: the package's lot depends on the place in the batch
 
     @property
     def id(self) -> str:
@@ -62,6 +63,24 @@ CASES = (
     Case("h2o:paper", reference=accumulating.H2OPaper),
     Case("h2o:paper", {"recent_ratio": 0.0}, reference=accumulating.H2OPaper),
     Case("h2o:paper", {"recent_ratio": 0.3}, budget=11, reference=accumulating.H2OPaper),
+    *(
+        Case(
+            "keyformer",
+            {"n_sink": sinks, "recent": recent, "seed": seed, **tau},
+            smallest=sinks + recent + 1,
+            reference=accumulating.Keyformer,
+            installed="keyformer",
+            recent=recent,
+            draws=True,
+        )
+        for sinks, recent, seed, tau in [
+            (4, 0, 0, {}),
+            (0, 3, 5, {"tau_end": 2.0, "anneal_steps": 30}),
+            (2, 1, 1, {"tau_init": 0.0, "tau_end": 0.5, "anneal_steps": 7}),
+        ]
+    ),
+    Case("keyformer:paper", reference=accumulating.KeyformerPaper),
+    Case("keyformer:paper", {"recent_ratio": 0.5, "tau_end": 1.0, "seed": 3}, reference=accumulating.KeyformerPaper),
     Case("tova", {"n_sink": 0}, reference=ranked(by_latest_key), installed="tova"),
     Case("tova", {"n_sink": 3}, smallest=4, reference=ranked(by_latest_key), installed="tova"),
     Case(

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from .references import Array, Head, Reference, attention
+from velox_eval.mlx import mx
+
+from .references import Array, Head, Reference, attention, softmax
 
 
 class Accumulating(Reference):
@@ -52,3 +54,66 @@ class H2OPaper(Accumulating):
 
     def worth(self) -> Array:
         return self.protect(self.gathered(), 0, int(self.params.get("recent_ratio", 0.5) * self.budget))
+
+
+STRIDE = 1_000_003
+
+
+class Keyformer(Accumulating):
+    """Layer 0 of a sample seeded 0: the stream of head h is seed + h."""
+
+    def tau(self, step: int) -> float:
+        first, last, steps = (self.params.get(key, other) for key, other in TAU.items())
+        return float(first if not steps else first + min(step, steps) * (last - first) / steps)
+
+    def worth(self) -> Array:
+        stream = self.params.get("seed", 0) + self.head.index
+        noise = [
+            mx.random.uniform(1e-9, 1.0, key=mx.random.key(stream * STRIDE + position)).item()
+            for position in self.positions.tolist()
+        ]
+        drawn = -np.log(-np.log(np.array(noise, np.float32)))
+        worth = self.gathered() + np.float32(self.tau(int(self.positions[-1]))) * drawn
+        return self.protect(worth, self.params["n_sink"], self.params["recent"])
+
+
+TAU = {"tau_init": 1.0, "tau_end": 1.0, "anneal_steps": 0}
+
+
+def mixed(bits: int) -> int:
+    """An integer hash of 32 bits."""
+    bits = ((bits ^ (bits >> 16)) * 0x21F0AAAD) % 2**32
+    bits = ((bits ^ (bits >> 15)) * 0x735A2D97) % 2**32
+    return bits ^ (bits >> 15)
+
+
+def hashed(stream: int, *places: int) -> float:
+    """A uniform number for a stream and places."""
+    bits = mixed((stream * 0x9E3779B9 + (stream >> 32)) % 2**32)
+    for place in places:
+        bits = mixed((bits + place * 0x9E3779B9) % 2**32)
+    return ((bits >> 9) + 0.5) / 2**23
+
+
+class KeyformerPaper(Keyformer):
+    decoded = 0
+
+    def feed(self, start: int, end: int, decoding: bool) -> None:
+        self.decoded += decoding
+        super().feed(start, end, decoding)
+
+    def pay(self, token: int) -> None:
+        seen = self.positions[self.positions <= token]
+        group = len(self.head.queries)
+        first, last, steps = self.params.get("tau_init", 1.0), self.params.get("tau_end", 2.0), 100
+        tau = first + min(self.decoded, steps) * (last - first) / steps
+        for g, queries in enumerate(self.head.queries):
+            logits = queries[token] @ self.head.keys[seen].T / np.sqrt(np.float32(queries.shape[-1]))
+            stream = self.params.get("seed", 0) + self.head.index * group + g
+            uniform = np.array([hashed(stream, token, position) for position in seen.tolist()], np.float32)
+            weights = softmax((logits - np.log(-np.log(uniform))) / np.float32(tau))
+            for position, weight in zip(seen, weights, strict=True):
+                self.mass[position] += weight
+
+    def worth(self) -> Array:
+        return self.protect(self.gathered(), 0, int(self.params.get("recent_ratio", 0.3) * self.budget))

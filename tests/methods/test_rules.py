@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from .installed import installed_cache, installed_positions
 from .matrix import EVICTING, Case
 from .references import Head, Reference
-from .streams import GROUP, Array, Stream, blocks, feed, kept, new_cache, split, stream
-
-CLASSES = {"tova": "TOVAKVCache", "morphkv": "MorphKVKVCache", "kvzip": "KVzipKVCache", "h2o": "H2OKVCache"}
-POSITIONS = {"tova": "_bh_positions", "h2o": "_bh_positions"}  # what the package calls them; else _positions
+from .streams import GROUP, Stream, blocks, feed, kept, new_cache, split, stream
 
 
 def references(case: Case, data: Stream, sequence: int) -> list[Reference]:
@@ -51,23 +46,6 @@ def test_keeps_what_the_reference_keeps(case: Case, prompt: int, chunk: int, dec
         np.testing.assert_array_equal(kept(cache)[sequence], np.stack(expected))
 
 
-def installed_cache(case: Case, dim: int) -> Any:
-    """The installed package's cache for the same rule and settings."""
-    from veloxquant_mlx import KVCacheConfig
-
-    name = case.installed
-    assert name is not None
-    module = importlib.import_module(f"veloxquant_mlx.cache.{name}_cache")
-    named = {f"{name}_{key}": value for key, value in case.params.items()}
-    config = KVCacheConfig(method=name, head_dim=dim, **{f"{name}_budget": case.budget}, **named)
-    return getattr(module, CLASSES[name])(config)
-
-
-def installed_positions(case: Case, cache: Any, shape: tuple[int, int]) -> Array:
-    positions = getattr(cache, POSITIONS.get(str(case.installed), "_positions"))
-    return np.sort(np.array(positions).reshape(*shape, -1), axis=-1)
-
-
 INSTALLED = pytest.mark.parametrize("case", [c for c in EVICTING if c.installed], ids=lambda case: case.id)
 
 
@@ -76,11 +54,12 @@ INSTALLED = pytest.mark.parametrize("case", [c for c in EVICTING if c.installed]
 @given(seed=st.integers(0, 2**20), scale=st.sampled_from([0.3, 1.0]), prompt=st.integers(1, 40))
 def test_keeps_what_the_installed_package_keeps(case: Case, seed: int, scale: float, prompt: int) -> None:
     """Prefill row by row, which is the package's rule, then decode."""
-    data = stream(seed, batch=2, heads=2, tokens=60, dim=16, scale=scale)
+    batch = 1 if case.draws else 2
+    data = stream(seed, batch, heads=2, tokens=60, dim=16, scale=scale)
     ours, theirs = new_cache(case.method, case.params, case.budget, block=1), installed_cache(case, 16)
     for cache in (ours, theirs):
         feed(cache, data, [prompt] + [1] * (60 - prompt))
-    np.testing.assert_array_equal(kept(ours), installed_positions(case, theirs, (2, 2)))
+    np.testing.assert_array_equal(kept(ours), installed_positions(case, theirs, (batch, 2)))
 
 
 @INSTALLED

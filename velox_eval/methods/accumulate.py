@@ -23,6 +23,13 @@ def fresh(rows: Rows) -> mx.array:
     return rows.positions > rows.newest - rows.new_keys.shape[2]
 
 
+def placed(rows: Rows, old: mx.array | None, new: mx.array) -> mx.array:
+    """Returns per-slot numbers [B, H, C]: `new` [B, H, S] at the rows that just came in, `old` at the others."""
+    if rows.new_slots is not None:
+        return mx.where(fresh(rows), new, 0.0 if old is None else old)
+    return new if old is None else mx.concatenate([old[..., : old.shape[-1] - new.shape[-1]], new], axis=-1)
+
+
 def key_attention(rows: Rows) -> mx.array:
     """Returns [B, H, S, C]: what each new key, standing in for a query, pays to the rows before it.
 

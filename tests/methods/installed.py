@@ -1,0 +1,38 @@
+"""The installed package's caches, VeloxQuant-MLX 0.94.15: the oracle of the adapted rules."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+
+from .matrix import Case
+from .streams import Array
+
+CLASSES = {
+    "tova": "TOVAKVCache",
+    "morphkv": "MorphKVKVCache",
+    "kvzip": "KVzipKVCache",
+    "h2o": "H2OKVCache",
+    "keyformer": "KeyformerKVCache",
+}
+POSITIONS = {"tova": "_bh_positions", "h2o": "_bh_positions", "keyformer": "_bh_positions"}  # else _positions
+
+
+def installed_cache(case: Case, dim: int) -> Any:
+    """The package's cache for the same rule and settings."""
+    from veloxquant_mlx import KVCacheConfig
+
+    name = case.installed
+    assert name is not None
+    module = importlib.import_module(f"veloxquant_mlx.cache.{name}_cache")
+    named = {f"{name}_{key}": value for key, value in case.params.items()}
+    config = KVCacheConfig(method=name, head_dim=dim, **{f"{name}_budget": case.budget}, **named)
+    return getattr(module, CLASSES[name])(config)
+
+
+def installed_positions(case: Case, cache: Any, shape: tuple[int, int]) -> Array:
+    """Positions it holds [*shape, n], ascending."""
+    positions = getattr(cache, POSITIONS.get(str(case.installed), "_positions"))
+    return np.sort(np.array(positions).reshape(*shape, -1), axis=-1)

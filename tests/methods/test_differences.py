@@ -1,0 +1,30 @@
+"""Every entry of the closed list shows itself on its stream, and only its methods are on it."""
+
+from __future__ import annotations
+
+import pytest
+
+from .differences import DIFFERENCES, Difference
+from .installed import installed_cache, installed_positions
+from .streams import feed, kept, new_cache
+
+
+@pytest.mark.parametrize("difference", DIFFERENCES, ids=lambda difference: difference.id)
+def test_the_difference_shows(difference: Difference) -> None:
+    case, data = difference.case, difference.data
+    batch, heads, tokens, dim = data.keys.shape
+    ours = new_cache(case.method, case.params, case.budget, layer=difference.layer)
+    theirs = installed_cache(case, dim)
+    for cache in (ours, theirs):
+        feed(cache, data, [1] * tokens)
+    mine, other = kept(ours), installed_positions(case, theirs, (batch, heads))
+    assert mine.shape != other.shape or (mine != other).any()
+    assert difference.reason
+
+
+def test_a_sequence_keeps_the_same_rows_anywhere_in_a_batch() -> None:
+    difference = DIFFERENCES[0]
+    ours = new_cache(difference.case.method, difference.case.params, difference.case.budget)
+    feed(ours, difference.data, [1] * difference.data.keys.shape[2])
+    mine = kept(ours)
+    assert (mine[0] == mine[1]).all()
