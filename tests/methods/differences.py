@@ -6,7 +6,7 @@ two rows whose worth is within rounding may fall either way (test_rules.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,7 +24,7 @@ class Difference:
     reason: str
     case: Case
     data: Stream
-    layer: Layer = Layer()
+    layer: Layer = field(default_factory=Layer)
 
     @property
     def id(self) -> str:

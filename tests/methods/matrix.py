@@ -13,7 +13,16 @@ from typing import Any
 from . import references_accumulating as accumulating
 from . import references_plain as plain
 from . import references_prompt as prompt
-from .references import Head, Reference, by_latest_key, by_recency, by_recent_window, by_reconstruction, ranked
+from .references import (
+    Head,
+    Reference,
+    by_latest_key,
+    by_latest_queries,
+    by_recency,
+    by_recent_window,
+    by_reconstruction,
+    ranked,
+)
 
 __all__ = ["CASES", "EVICTING", "Case", "Head", "Reference"]
 
@@ -51,6 +60,18 @@ CASES = (
     Case("sliding_window", reference=ranked(by_recency), recent=1),
     *(
         Case(
+            method,
+            {"n_sink": sinks},
+            smallest=sinks + 1,
+            reference=ranked(plain.by_recency_after_sinks),
+            installed=None if "paper" in method else "streaming_llm",
+            recent=1,
+        )
+        for method in ("streaming_llm", "streaming_llm:paper")
+        for sinks in (0, 4, 11)
+    ),
+    *(
+        Case(
             "h2o",
             {"n_sink": sinks, "grace": grace, "decay": decay},
             smallest=sinks + grace + 1,
@@ -83,6 +104,8 @@ CASES = (
     Case("keyformer:paper", {"recent_ratio": 0.5, "tau_end": 1.0, "seed": 3}, reference=accumulating.KeyformerPaper),
     Case("tova", {"n_sink": 0}, reference=ranked(by_latest_key), installed="tova"),
     Case("tova", {"n_sink": 3}, smallest=4, reference=ranked(by_latest_key), installed="tova"),
+    Case("tova:paper", reference=ranked(by_latest_queries)),
+    Case("tova:paper", budget=3, reference=ranked(by_latest_queries)),
     Case(
         "morphkv",
         {"n_sink": 2, "window": 1},

@@ -24,6 +24,7 @@ class Head:
     values: Array
     queries: Array
     index: int = 0  # which KV head of the layer
+    layer: tuple[Array, Array] | None = None  # keys [H, T, D] and queries [H, GROUP, T, D] of all its heads
 
 
 class Reference(ABC):
@@ -100,6 +101,18 @@ def by_recency(held: Reference) -> Array:
 def by_latest_key(held: Reference) -> Array:
     keys = held.head.keys[held.positions]
     return held.protect(attention(keys[-1:], keys)[0], held.params["n_sink"])
+
+
+def by_latest_queries(held: Reference) -> Array:
+    """The last query of every head of the layer, averaged: all heads hold the same rows."""
+    assert held.head.layer is not None
+    last = held.positions[-1]
+    weights = [
+        attention(query[last : last + 1], keys[held.positions])[0]
+        for keys, queries in zip(*held.head.layer, strict=True)
+        for query in queries
+    ]
+    return np.mean(weights, axis=0)
 
 
 def by_recent_window(held: Reference) -> Array:

@@ -17,8 +17,9 @@ def references(case: Case, data: Stream, sequence: int) -> list[Reference]:
     """One reference per KV head of a sequence."""
     assert case.reference is not None
     keys, values, queries = data.keys[sequence], data.values[sequence], data.queries[sequence]
+    grouped = queries.reshape(-1, GROUP, *queries.shape[1:])
     return [
-        case.reference(Head(keys[h], values[h], queries[h * GROUP : (h + 1) * GROUP], h), case.params, case.budget)
+        case.reference(Head(keys[h], values[h], grouped[h], h, (keys, grouped)), case.params, case.budget)
         for h in range(keys.shape[0])
     ]
 

@@ -6,6 +6,10 @@ Official code: https://github.com/schwartz-lab-NLP/TOVA
 adapted (VeloxQuant-MLX 0.94.15): the newest key stands in for the query and each KV head ranks its own rows;
 the first `n_sink` positions are protected. The paper uses the last query averaged over heads and protects
 nothing. The newest row itself may be the one to go.
+
+paper: the last query's attention, averaged over all query heads of the layer, so that the same rows go in every
+head; nothing is protected. A prompt is cut after each chunk, by the chunk's last query: the authors' code cuts it
+once, by its last query.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from velox_eval.errors import ConfigError
-from velox_eval.methods.policy import Policy, Rows, State, attention_weights
+from velox_eval.methods.policy import Policy, Rows, State, attention_weights, masked_softmax
 from velox_eval.methods.spec import MethodSpec, Parameter, Value, Variant
 from velox_eval.mlx import mx
 
@@ -26,6 +30,21 @@ class Tova(Policy):
     def importance(self, rows: Rows, state: State) -> mx.array:
         """Returns the attention the newest key pays to each row."""
         return attention_weights(rows.new_keys[:, :, -1:], rows)[:, :, 0]
+
+
+class TovaPaper(Policy):
+    """Ranks by the last query's attention, averaged over all heads of the layer."""
+
+    needs_queries = True
+
+    def importance(self, rows: Rows, state: State) -> mx.array:
+        """Returns the mean attention of the last query of all heads to each row, the same for every KV head."""
+        assert rows.queries is not None
+        batch, heads, slots, dim = rows.keys.shape
+        last = rows.queries[:, :, -1].astype(mx.float32).reshape(batch, heads, -1, dim)
+        logits = (last @ rows.keys.astype(mx.float32).swapaxes(-1, -2)) * rows.scale
+        mean = masked_softmax(logits, rows).mean(axis=(1, 2))
+        return mx.broadcast_to(mean[:, None], (batch, heads, slots))
 
 
 def check_sinks(budget: int, params: Mapping[str, Value]) -> None:
@@ -53,6 +72,13 @@ SPEC = MethodSpec(
             differs="newest key instead of query; per KV head instead of the mean over heads; sinks protected",
             min_budget=min_budget_sinks,
             check=check_sinks,
-        )
+        ),
+        "paper": Variant(
+            policy=TovaPaper,
+            parameters=(),
+            capacity="budget",
+            differs="a prompt is cut after each chunk, where the authors' code cuts it once",
+            needs_queries=True,
+        ),
     },
 )
