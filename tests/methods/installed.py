@@ -16,8 +16,15 @@ CLASSES = {
     "kvzip": "KVzipKVCache",
     "h2o": "H2OKVCache",
     "keyformer": "KeyformerKVCache",
+    "streaming_llm": "StreamingLLMKVCache",
 }
-POSITIONS = {"tova": "_bh_positions", "h2o": "_bh_positions", "keyformer": "_bh_positions"}  # else _positions
+# What the package calls the positions it holds; else _positions.
+POSITIONS = {
+    "tova": "_bh_positions",
+    "h2o": "_bh_positions",
+    "keyformer": "_bh_positions",
+    "streaming_llm": "_kept_positions",
+}
 
 
 def installed_cache(case: Case, dim: int) -> Any:
@@ -27,12 +34,16 @@ def installed_cache(case: Case, dim: int) -> Any:
     name = case.installed
     assert name is not None
     module = importlib.import_module(f"veloxquant_mlx.cache.{name}_cache")
-    named = {f"{name}_{key}": value for key, value in case.params.items()}
-    config = KVCacheConfig(method=name, head_dim=dim, **{f"{name}_budget": case.budget}, **named)
+    named = {f"{name}_{key}": value for key, value in {**case.params, "budget": case.budget}.items()}
+    if name == "streaming_llm":
+        named = {"stream_n_sink": case.sinks, "stream_window_size": case.budget - case.sinks}
+    config = KVCacheConfig(method=name, head_dim=dim, **named)
     return getattr(module, CLASSES[name])(config)
 
 
 def installed_positions(case: Case, cache: Any, shape: tuple[int, int]) -> Array:
     """Positions it holds [*shape, n], ascending."""
-    positions = getattr(cache, POSITIONS.get(str(case.installed), "_positions"))
-    return np.sort(np.array(positions).reshape(*shape, -1), axis=-1)
+    positions = np.array(getattr(cache, POSITIONS.get(str(case.installed), "_positions")))
+    if case.installed == "streaming_llm":  # the same for every head
+        positions = np.repeat(positions[:, None], shape[1], axis=1)
+    return np.sort(positions.reshape(*shape, -1), axis=-1)

@@ -24,3 +24,7 @@ def mixed(bits: int) -> int:
     bits = (bits ^ bits >> 16) * 0x21F0AAAD % WORD
     bits = (bits ^ bits >> 15) * 0x735A2D97 % WORD
     return bits ^ bits >> 15
+
+
+def by_recency_after_sinks(held: Reference) -> Array:
+    return held.protect(held.positions, held.params["n_sink"])

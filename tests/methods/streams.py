@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import mlx.nn as nn
 import numpy as np
 
 from velox_eval.caches.base import EvictionCache
@@ -16,6 +17,7 @@ from velox_eval.mlx import mx
 Array = np.ndarray[Any, Any]
 
 GROUP = 2  # query heads per KV head
+ROTATED = nn.RoPE(2)  # stands for a decoder layer, to methods that turn keys to other positions
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ def new_cache(
     """A cache for one layer under a method, with the layer's share of the budget."""
     chosen = method if isinstance(method, MethodConfig) else resolve(method, params, budget=budget)
     layer, share = layer or Layer(), chosen.budget
+    if layer.module is None:
+        layer = replace(layer, module=ROTATED)
     if share is not None:
         share = chosen.variant.layer_budgets(share, chosen.params, layer.count)[layer.index]
     policy = chosen.variant.policy(chosen.params, layer)

@@ -20,8 +20,10 @@ from velox_eval.caches.slots import (
     FREE,
     Slots,
     highest_slots,
+    joint,
     lowest_slot,
     lowest_slots,
+    rows_mask,
 )
 from velox_eval.errors import MethodError
 from velox_eval.methods.policy import Policy, Rows, State
@@ -62,8 +64,14 @@ class EvictionCache(CountedCache):
 
     @property
     def offset(self) -> Any:
-        """Returns the position of the next token: an int for one sequence, int32 [B] for several."""
-        return self.tokens_seen[0] if len(self.tokens_seen) == 1 else mx.array(self.tokens_seen, mx.int32)
+        """Returns the next token's position for RoPE: an int for one sequence, int32 [B] for several."""
+        places = self._places
+        return places[0] if len(places) == 1 else mx.array(places, mx.int32)
+
+    @property
+    def _places(self) -> list[int]:
+        """The number of tokens seen, or of rows held where the policy renumbers them."""
+        return self.rows if self.policy.renumbers else self.tokens_seen
 
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Any:
         """Returns the mask for N new tokens: None, "causal" (lower-right aligned) or a boolean array.
@@ -76,7 +84,7 @@ class EvictionCache(CountedCache):
                 "eviction there is not supported"
             )
         if N == 1:
-            return _rows_mask([rows + 1 for rows in self.rows])
+            return rows_mask([rows + 1 for rows in self.rows])
         return create_causal_mask(N, self.rows[0]) if return_array else "causal"
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
@@ -99,11 +107,17 @@ class EvictionCache(CountedCache):
         self.peak_slots = max(self.peak_slots, self._held_slots.count)
         self._attended_rows = self.rows
         held = self._held
+        shown = self._renumbered(keys) if self.policy.renumbers and self.rows != self.tokens_seen else held.keys
         if self.policy.needs_queries:
             self._unseen_keys = keys
         else:
             self._observe_and_evict(keys, None, 0.0)
-        return held.keys, held.values
+        return shown, held.values
+
+    def _renumbered(self, new_keys: mx.array) -> mx.array:
+        rows = self._view(new_keys, None, 0.0)
+        state = policy_state.fitted(self.policy, self.policy_state, rows.positions.shape[-1])
+        return self.policy.present(rows, state, max(self.peak_rows))
 
     # What the attention tap asks.
 
@@ -119,7 +133,7 @@ class EvictionCache(CountedCache):
                 return mask
             own: Any = "causal"
         else:
-            own = _rows_mask(self._attended_rows)
+            own = rows_mask(self._attended_rows)
         if not array or boolean:
             return own
         if mask.shape[-1] != slots or isinstance(own, str):
@@ -227,13 +241,13 @@ class EvictionCache(CountedCache):
         ]
 
     def _view(self, new_keys: mx.array, queries: mx.array | None, scale: float) -> Rows:
-        held, same = self._held, len(set(self.tokens_seen)) == 1
-        newest = self.tokens_seen[0] if same else mx.array(self.tokens_seen, mx.int32)[:, None, None]
+        held, new = self._held, new_keys.shape[2]
         return Rows(
             held.keys,
             held.values,
             held.positions,
-            newest=newest - 1,
+            newest=joint([seen - 1 for seen in self.tokens_seen]),
+            place=joint([place - new for place in self._places]),
             new_keys=new_keys,
             new_slots=self._written,
             any_free=len(set(self.rows)) > 1,
@@ -300,6 +314,7 @@ class EvictionCache(CountedCache):
                 part.values,
                 part.positions,
                 newest=before + end - held - 1,
+                place=self._places[0] - new + start,
                 new_keys=new_keys[:, :, start : end - held],
                 new_slots=None,
                 any_free=False,
@@ -407,10 +422,3 @@ class EvictionCache(CountedCache):
         if self._hole is not None:
             self._hole = mx.take(self._hole, index, axis=0)
         self.policy_state = policy_state.selected(self.policy_state, index)
-
-
-def _rows_mask(rows: list[int]) -> mx.array | None:
-    """Returns boolean [B, 1, 1, max(rows)], true where a slot holds a row; None if all do."""
-    if len(set(rows)) == 1:
-        return None
-    return (mx.arange(max(rows)) < mx.array(rows, mx.int32)[:, None])[:, None, None, :]

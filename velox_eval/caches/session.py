@@ -16,10 +16,12 @@ from mlx.utils import tree_flatten
 from velox_eval.caches.attention_tap import attention_tap
 from velox_eval.caches.base import EvictionCache
 from velox_eval.caches.counted import CountedCache
+from velox_eval.caches.renumbering import check_rotations
 from velox_eval.caches.use import CacheUse
 from velox_eval.errors import MethodError, ModelError
 from velox_eval.methods import MethodConfig, Value, resolve
 from velox_eval.methods.policy import Layer
+from velox_eval.methods.rotation import Rotation
 from velox_eval.mlx import mx
 from velox_eval.mlx_lm import KVCache, make_prompt_cache
 
@@ -116,7 +118,10 @@ class MethodSession:
             )
 
     def check_tap(self) -> None:
-        """Raises MethodError when the method needs queries that the tap cannot show on this model."""
+        """Raises MethodError when the method needs queries or rotations that this model does not show."""
+        policies = [cache.policy for cache in self.evicting]
+        if policies[0].renumbers:
+            check_rotations(self.model, self.layers, [Rotation(policy.layer) for policy in policies])
         if not self.method.variant.needs_queries:
             return
         with self:

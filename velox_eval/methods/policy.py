@@ -47,6 +47,7 @@ class Rows:
     queries: mx.array | None = None  # [B, H_q, S, D] of the new rows, after RoPE; with `needs_queries` only
     scale: float = 0.0  # what the model multiplies its logits by; with `needs_queries` only
     budgets: tuple[int | None, ...] = ()  # rows each sequence may keep; None: all
+    place: mx.array | int = 0  # RoPE position of the first new row; [B, 1, 1] int32 where sequences differ
 
 
 class Policy:
@@ -56,6 +57,7 @@ class Policy:
     holds_prompt: ClassVar[bool] = False  # cuts to the budget once, when the whole prompt is in
     grows: ClassVar[bool] = False  # keeps every row that is decoded
     merges: ClassVar[bool] = False  # `merge` folds what is evicted into what stays
+    renumbers: ClassVar[bool] = False  # RoPE positions are places in the cache; `present` turns keys to theirs
     slot_state: ClassVar[tuple[str, ...]] = ()  # names in State whose last axis is the slots
     pair_state: ClassVar[tuple[str, ...]] = ()  # names in State whose last two axes are the slots
 
@@ -91,6 +93,13 @@ class Policy:
         if self.protected_recent:
             protected = protected | (rows.positions > rows.newest - self.protected_recent)
         return mx.where(protected, mx.inf, self.importance(rows, state))
+
+    def present(self, rows: Rows, state: State, longest: int) -> mx.array:
+        """Returns the keys [B, H, C, D] as attention is to see them; the new ones are at their places already.
+
+        `longest`: no place so far was further. Only asked of policies that `renumbers`, once rows were evicted.
+        """
+        raise NotImplementedError
 
     def merge(self, rows: Rows, state: State, evicted: mx.array, over: mx.array | None) -> tuple[mx.array, State]:
         """Returns (values [B, H, C, Dv], state) with the rows in slots `evicted` int32 [B, H, k] folded into others.
