@@ -36,7 +36,13 @@ def twice(data: Stream) -> Stream:
     return Stream(*(np.concatenate([array, array]) for array in (data.keys, data.values, data.queries)))
 
 
+def equal_norms(data: Stream) -> Stream:
+    """Keys of ones and minus ones."""
+    return Stream(np.where(data.keys < 0, -1, 1).astype(np.float32), data.values, data.queries)
+
+
 KEYFORMER = Case("keyformer", {"n_sink": 1}, budget=12, installed="keyformer")
+CHUNKKV = Case("chunkkv", {"n_sink": 2, "chunk_size": 4}, budget=12, installed="chunkkv")
 
 DIFFERENCES = (
     Difference(
@@ -51,5 +57,23 @@ DIFFERENCES = (
         case=KEYFORMER,
         data=stream(0, batch=1, heads=2, tokens=60, dim=16, scale=1.0),
         layer=Layer(index=1, count=2),
+    ),
+    Difference(
+        what="of rows of equal norm the oldest goes, in the package the newest",
+        reason="one order of ties for every method; the package's is what its sort leaves",
+        case=Case("knorm", {"n_sink": 1}, budget=12, installed="knorm"),
+        data=equal_norms(stream(0, batch=1, heads=2, tokens=60, dim=16)),
+    ),
+    Difference(
+        what="rows of a chunk that must go stay until their room is needed",
+        reason="every method holds the rows it was given; what is not leaving is the package's (test_chunkkv.py)",
+        case=CHUNKKV,
+        data=stream(1, batch=1, heads=1, tokens=61, dim=16, scale=1.0),
+    ),
+    Difference(
+        what="a head's rows do not depend on how many rows other heads lost",
+        reason="the package drops a head's oldest rows until it holds as few as the head, or sequence, that lost most",
+        case=Case("chunkkv", {"n_sink": 2, "chunk_size": 4, "score": "key_norm"}, budget=12, installed="chunkkv"),
+        data=stream(2, batch=1, heads=3, tokens=60, dim=16, scale=1.0),
     ),
 )

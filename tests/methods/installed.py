@@ -17,6 +17,8 @@ CLASSES = {
     "h2o": "H2OKVCache",
     "keyformer": "KeyformerKVCache",
     "streaming_llm": "StreamingLLMKVCache",
+    "knorm": "L2NormKVCache",
+    "chunkkv": "ChunkKVCache",
 }
 # What the package calls the positions it holds; else _positions.
 POSITIONS = {
@@ -24,7 +26,9 @@ POSITIONS = {
     "h2o": "_bh_positions",
     "keyformer": "_bh_positions",
     "streaming_llm": "_kept_positions",
+    "chunkkv": "_bh_positions",
 }
+BY_CALL = ("knorm", "qfilters")  # evict once a call, however many rows it brings: fed row by row
 
 
 def installed_cache(case: Case, dim: int) -> Any:
@@ -44,6 +48,8 @@ def installed_cache(case: Case, dim: int) -> Any:
 def installed_positions(case: Case, cache: Any, shape: tuple[int, int]) -> Array:
     """Positions it holds [*shape, n], ascending."""
     positions = np.array(getattr(cache, POSITIONS.get(str(case.installed), "_positions")))
+    if case.installed == "chunkkv":  # a buffer with free places behind
+        positions = positions[:, : int(cache._bh_lengths[0])]
     if case.installed == "streaming_llm":  # the same for every head
         positions = np.repeat(positions[:, None], shape[1], axis=1)
     return np.sort(positions.reshape(*shape, -1), axis=-1)

@@ -72,6 +72,18 @@ CASES = (
     ),
     *(
         Case(
+            "knorm",
+            {"n_sink": sinks, "recent": recent, "keep": keep},
+            smallest=sinks + recent + 1,
+            reference=ranked(plain.by_low_norm),
+            installed="knorm",
+            recent=recent,
+        )
+        for sinks, recent, keep in [(4, 0, "low"), (0, 0, "low"), (1, 5, "low"), (2, 0, "high")]
+    ),
+    Case("knorm:paper", reference=ranked(plain.by_low_norm)),
+    *(
+        Case(
             "h2o",
             {"n_sink": sinks, "grace": grace, "decay": decay},
             smallest=sinks + grace + 1,
@@ -102,6 +114,34 @@ CASES = (
     ),
     Case("keyformer:paper", reference=accumulating.KeyformerPaper),
     Case("keyformer:paper", {"recent_ratio": 0.5, "tau_end": 1.0, "seed": 3}, reference=accumulating.KeyformerPaper),
+    Case(
+        "chunkkv",
+        {"n_sink": 2, "chunk_size": 1},
+        smallest=3,
+        reference=accumulating.ChunkKV,
+        installed="chunkkv",
+    ),
+    *(
+        Case(
+            "chunkkv",
+            {"n_sink": sinks, "chunk_size": size, "score": score},
+            smallest=sinks + 1 if sinks else size,
+            reference=accumulating.ChunkKV,
+        )
+        for sinks, size, score in [(2, 4, "attn_mass"), (0, 3, "attn_mass"), (1, 8, "key_norm")]
+    ),
+    *(
+        Case(
+            "chunkkv:paper",
+            {"window": window, "chunk_size": size},
+            smallest=window + 1,
+            reference=prompt.ChunkKVPaper,
+            grows=True,
+            holds_prompt=True,
+            recent=window,
+        )
+        for window, size in [(3, 2), (1, 10), (5, 1)]
+    ),
     Case("tova", {"n_sink": 0}, reference=ranked(by_latest_key), installed="tova"),
     Case("tova", {"n_sink": 3}, smallest=4, reference=ranked(by_latest_key), installed="tova"),
     Case("tova:paper", reference=ranked(by_latest_queries)),
@@ -160,6 +200,17 @@ CASES = (
         smallest=3,
         reference=ranked(by_reconstruction),
         installed="kvzip",
+    ),
+    *(
+        Case(
+            "kvzip:paper",
+            {"n_sink": sinks, "chunk": chunk},
+            smallest=sinks + 1,
+            reference=prompt.KVzipPaper,
+            holds_prompt=True,
+            grows=True,
+        )
+        for sinks, chunk in [(2, 7), (0, 2000)]
     ),
 )
 EVICTING = tuple(case for case in CASES if case.method != "full")

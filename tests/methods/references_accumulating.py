@@ -117,3 +117,42 @@ class KeyformerPaper(Keyformer):
 
     def worth(self) -> Array:
         return self.protect(self.gathered(), 0, int(self.params.get("recent_ratio", 0.3) * self.budget))
+
+
+class ChunkKV(Accumulating):
+    """`leaving` are positions that must go, in that order; they count for nothing any more."""
+
+    def __init__(self, head: Head, params: Any, budget: int) -> None:
+        super().__init__(head, params, budget)
+        self.leaving: list[int] = []
+
+    @property
+    def staying(self) -> Array:
+        return self.positions[~np.isin(self.positions, self.leaving)]
+
+    def pay(self, token: int) -> None:
+        before = self.staying[self.staying < token]
+        if self.params.get("score") == "key_norm":
+            self.mass[token] = np.linalg.norm(self.head.keys[token].astype(np.float32))
+        elif token == 0:
+            self.mass[token] = np.float32(1)
+        else:
+            weights = attention(self.head.keys[token : token + 1], self.head.keys[before])[0]
+            for position, weight in zip(before, weights, strict=True):
+                self.mass[position] += weight
+
+    def observe(self, start: int, end: int) -> None:
+        super().observe(start, end)
+        self.leaving = [position for position in self.leaving if position in self.positions]
+        while len(self.leaving) < len(self.positions) - self.budget:
+            self.leaving += self.lowest_chunk()
+
+    def lowest_chunk(self) -> list[int]:
+        body, size = self.staying[self.staying >= self.params["n_sink"]].tolist(), self.params["chunk_size"]
+        chunks = [body[at : at + size] for at in range(0, len(body), size)]
+        return min(chunks, key=lambda chunk: np.mean([self.mass[position] for position in chunk]))
+
+    def worth(self) -> Array:
+        order = {position: place - len(self.leaving) for place, position in enumerate(self.leaving)}
+        worth = np.array([order.get(position, self.mass[position]) for position in self.positions.tolist()])
+        return self.protect(worth, self.params["n_sink"])

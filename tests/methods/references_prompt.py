@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .references import Array, Head, Reference, softmax
+from .streams import QUESTION
 
 
 class AtThePromptsEnd(Reference):
@@ -50,4 +51,41 @@ class MorphKVPaper(AtThePromptsEnd):
         fused = weights.sum(axis=0) if self.params.get("fusion", "max") == "sum" else weights.max(axis=0)
         worth = np.full(len(self.positions), np.inf, np.float32)
         worth[distant] = fused
+        return worth
+
+
+class KVzipPaper(AtThePromptsEnd):
+    """The passes feed the chunk's own rows backwards (see streams.end_prompt)."""
+
+    def worth(self) -> Array:
+        sinks, chunk = self.params["n_sink"], self.params["chunk"]
+        end = len(self.positions) - (QUESTION if self.budget > sinks + QUESTION else 0)
+        worth = np.full(len(self.positions), np.inf, np.float32)
+        for start in range(sinks, end, chunk):
+            part = slice(start, min(start + chunk, end))
+            own, queries = self.head.keys[part][::-1], self.head.queries[:, part][:, ::-1]
+            keys = np.concatenate([self.head.keys[:sinks], self.head.keys[part], own]).astype(np.float32)
+            logits = queries.astype(np.float32) @ keys.T / np.sqrt(np.float32(keys.shape[-1]))
+            later = np.triu(np.ones((len(own), len(own)), bool), 1)
+            logits[:, :, sinks + len(own) :][:, later] = -np.inf
+            worth[part] = softmax(logits)[:, :, sinks : sinks + len(own)].max(axis=(0, 1))
+        return worth
+
+
+class ChunkKVPaper(AtThePromptsEnd):
+    """The chunks of all heads of the layer together."""
+
+    def worth(self) -> Array:
+        assert self.head.layer is not None
+        window, size, count = self.params["window"], self.params["chunk_size"], len(self.positions)
+        paid = np.zeros(count, np.float32)
+        for keys, group in zip(*self.head.layer, strict=True):
+            for queries in group:
+                for at in range(count - window, count):
+                    logits = queries[at] @ keys[: at + 1].T / np.sqrt(np.float32(keys.shape[-1]))
+                    paid[: at + 1] += softmax(logits)
+        worth = np.full(count, np.inf, np.float32)
+        for at in range(0, count - window, size):
+            chunk = slice(at, min(at + size, count - window))
+            worth[chunk] = paid[chunk].mean()
         return worth

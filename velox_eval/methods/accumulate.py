@@ -30,17 +30,19 @@ def placed(rows: Rows, old: mx.array | None, new: mx.array) -> mx.array:
     return new if old is None else mx.concatenate([old[..., : old.shape[-1] - new.shape[-1]], new], axis=-1)
 
 
-def key_attention(rows: Rows) -> mx.array:
+def key_attention(rows: Rows, counted: mx.array | None = None) -> mx.array:
     """Returns [B, H, S, C]: what each new key, standing in for a query, pays to the rows before it.
 
-    Scaled by 1/sqrt(D). A new row pays nothing to itself, to later ones and to free slots; the first row of a
-    sequence has none before it and pays nothing at all.
+    Scaled by 1/sqrt(D). A new row pays nothing to itself, to later ones, to free slots and to rows that are not
+    `counted` (boolean [B, H, C]; None: all are); where nothing is left, as before the first row, it pays nothing.
     """
     keys, new = rows.keys.astype(mx.float32), rows.new_keys.astype(mx.float32)
     logits = (new @ keys.swapaxes(-1, -2)) * (1.0 / float(keys.shape[-1]) ** 0.5)
     before = rows.positions[:, :, None] < new_positions(rows)
     if rows.any_free:
         before = before & (rows.positions[:, :, None] >= 0)
+    if counted is not None:
+        before = before & counted[:, :, None]
     weights = mx.softmax(mx.where(before, logits, -mx.inf), axis=-1)
     return mx.where(before, weights, 0.0)  # also where there was nothing to pay to
 
