@@ -28,3 +28,9 @@ def mixed(bits: int) -> int:
 
 def by_recency_after_sinks(held: Reference) -> Array:
     return held.protect(held.positions, held.params["n_sink"])
+
+
+def by_low_norm(held: Reference) -> Array:
+    norms = np.sqrt((held.head.keys[held.positions].astype(np.float32) ** 2).sum(axis=-1))
+    norms = norms if held.params.get("keep") == "high" else -norms
+    return held.protect(norms, held.params.get("n_sink", 0), held.params.get("recent", 0))

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 
 from velox_eval.errors import ConfigError
 from velox_eval.methods.policy import LOWEST, Layer, Policy, Rows, State, attention_weights, grouped, latest
-from velox_eval.methods.spec import MethodSpec, Parameter, Value, Variant
+from velox_eval.methods.spec import MethodSpec, Parameter, Value, Variant, skip_first_layers
 from velox_eval.methods.tova import N_SINK
 from velox_eval.mlx import mx
 
@@ -93,13 +93,6 @@ def _check_paper(budget: int, params: Mapping[str, Value]) -> None:
         raise ConfigError(f"window={window} and the newest row must be below budget={budget}: no distant row fits in")
 
 
-def _layer_budgets(budget: int, params: Mapping[str, Value], layers: int) -> list[int | None]:
-    skipped = int(params["skip_layers"])
-    if skipped >= layers:
-        raise ConfigError(f"skip_layers={skipped} leaves none of the {layers} layers to evict from")
-    return [None] * skipped + [budget] * (layers - skipped)
-
-
 SPEC = MethodSpec(
     name="morphkv",
     family="attention",
@@ -147,7 +140,7 @@ SPEC = MethodSpec(
             check=_check_paper,
             needs_queries=True,
             needs_session=True,
-            layer_budgets=_layer_budgets,
+            layer_budgets=skip_first_layers,
         ),
     },
 )

@@ -77,6 +77,17 @@ def _same_for_all(budget: int, _params: Mapping[str, Value], layers: int) -> lis
     return [budget] * layers
 
 
+def skip_first_layers(budget: int, params: Mapping[str, Value], layers: int) -> list[int | None]:
+    """Returns the budget of each layer: none for the first `skip_layers` layers, `budget` for the others.
+
+    Raises ConfigError when no layer is left.
+    """
+    skipped = int(params["skip_layers"])
+    if skipped >= layers:
+        raise ConfigError(f"skip_layers={skipped} leaves none of the {layers} layers to evict from")
+    return [None] * skipped + [budget] * (layers - skipped)
+
+
 @dataclass(frozen=True)
 class Variant:
     """One way to run a method.
