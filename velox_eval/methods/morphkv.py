@@ -23,27 +23,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from velox_eval.errors import ConfigError
-from velox_eval.methods.policy import LOWEST, Layer, Policy, Rows, State, attention_weights, grouped, latest
+from velox_eval.methods import window
+from velox_eval.methods.policy import LOWEST, Layer, Policy, Rows, State, grouped, latest
 from velox_eval.methods.spec import MethodSpec, Parameter, Value, Variant, skip_first_layers
 from velox_eval.methods.tova import N_SINK
 from velox_eval.mlx import mx
 
 
 class MorphKV(Policy):
-    """Ranks by the mean attention of the last `window` keys, which the state keeps at hand."""
+    """Ranks by the mean attention of the last `window` keys, kept up to date step by step."""
+
+    slot_state = window.SLOT_STATE
 
     def __init__(self, params: Mapping[str, Value], layer: Layer | None = None) -> None:
         super().__init__(params, layer)
         self.window = self.protected_recent = int(params["window"])
 
     def observe(self, rows: Rows, state: State) -> State:
-        """Returns the last `window` keys [B, H, window, D]; zeros in front until there are as many."""
-        return {"recent_keys": latest(rows.new_keys, state.get("recent_keys"), self.window)}
+        """Returns the window: its keys and what each pays to every row (velox_eval.methods.window)."""
+        scale = 1.0 / float(rows.keys.shape[-1]) ** 0.5
+        return window.watched(rows, state, rows.new_keys[:, :, None], self.window, scale, own=True)
 
     def importance(self, rows: Rows, state: State) -> mx.array:
         """Returns the window's mean attention to each row."""
         # Evicting needs more rows than the budget, and the budget exceeds the window: it is full by then.
-        return attention_weights(state["recent_keys"], rows).mean(axis=2)
+        share = window.shares(state).swapaxes(-1, -2) / self.window
+        return (share @ state["paid"])[:, :, 0, 0]
 
 
 class MorphKVPaper(Policy):
