@@ -10,13 +10,16 @@ import mlx.nn as nn
 import numpy as np
 
 from velox_eval.caches.base import EvictionCache
+from velox_eval.caches.rewind import rewound
 from velox_eval.methods import MethodConfig, resolve
+from velox_eval.methods.kvzip import KVzipPaper, passes
 from velox_eval.methods.policy import Layer
 from velox_eval.mlx import mx
 
 Array = np.ndarray[Any, Any]
 
 GROUP = 2  # query heads per KV head
+QUESTION = 2  # last tokens of a prompt that are no context, see end_prompt
 ROTATED = nn.RoPE(2)  # stands for a decoder layer, to methods that turn keys to other positions
 
 
@@ -31,6 +34,10 @@ class Stream:
     def part(self, start: int, end: int) -> Stream:
         """Tokens start to end."""
         return Stream(*(array[:, :, start:end] for array in (self.keys, self.values, self.queries)))
+
+    def backwards(self) -> Stream:
+        """The last token first."""
+        return Stream(*(np.ascontiguousarray(array[:, :, ::-1]) for array in (self.keys, self.values, self.queries)))
 
     def one(self, sequence: int) -> Stream:
         """One sequence, still with a batch axis."""
@@ -81,6 +88,29 @@ def feed(cache: Any, data: Stream, chunks: Sequence[int], start: int = 0) -> lis
         handed.append((np.array(got[0]), np.array(got[1])))
         start += chunk
     return handed
+
+
+def end_prompt(cache: EvictionCache, data: Stream) -> int:
+    """Does what a session does once the prompt is in; returns the most rows held meanwhile.
+
+    A rule that runs passes over the context gets the stream's own rows backwards, in the place of what a model would
+    make of "repeat the context". The last QUESTION tokens are a question, where the budget can hold them.
+    """
+    prompt = peak = cache.size()
+    budget, policy = cache.budgets[0], cache.policy
+    if isinstance(policy, KVzipPaper) and budget is not None and prompt > budget:
+        end = prompt - (QUESTION if budget > policy.n_sink + QUESTION else 0)
+        policy.layer.shared["context"] = (policy.n_sink, end)
+        for now in passes(policy.n_sink, end, int(policy.params["chunk"]), end):
+            policy.layer.shared["pass"] = now
+            part = data.part(now.start, now.end)
+            size = now.end - now.start
+            with rewound(cache, end):
+                feed(cache, part.backwards(), [size])
+            peak = max(peak, prompt + size)
+        del policy.layer.shared["pass"]
+    cache.finish_prompt()
+    return peak
 
 
 def kept(cache: EvictionCache) -> Array:

@@ -16,7 +16,7 @@ from velox_eval.methods import METHODS, resolve
 from velox_eval.methods.policy import Layer
 
 from .matrix import CASES, EVICTING, Case
-from .streams import Stream, feed, kept, new_cache, stream
+from .streams import Stream, end_prompt, feed, kept, new_cache, stream
 
 shapes = st.fixed_dictionaries(
     {
@@ -66,7 +66,7 @@ def test_holds_what_it_declares_no_more_and_no_less(
     for step, chunk in enumerate([*chunks, *[1] * decoded]):
         done = step >= len(chunks)
         if step == len(chunks):
-            cache.finish_prompt()
+            peak = max(peak, end_prompt(cache, data))
             held = cache.size()
             assert held <= declared_rows(case, budget, prompt, 0, prompt_done=True)[1]
         ((handed, _),) = feed(cache, data, [chunk], start=fed)
@@ -106,7 +106,7 @@ def test_rows_stay_together(case: Case) -> None:
     data = stream(3, 2, 2, 40, 8)
     cache = new_cache(case.method, case.params, case.budget if case.method != "full" else None)
     feed(cache, data, [20])
-    cache.finish_prompt()
+    end_prompt(cache, data)
     feed(cache, data, [1] * 12, start=20)
     twin = copy.deepcopy(cache)
     feed(cache, data, [1] * 8, start=32)
@@ -130,7 +130,7 @@ def test_a_budget_never_reached_changes_nothing(case: Case) -> None:
     for layer in (Layer(0, 4), Layer(3, 4)):
         cache = new_cache(case.method, case.params, 30 if case.method != "full" else None, layer=layer)
         feed(cache, data, [11])
-        cache.finish_prompt()
+        end_prompt(cache, data)
         handed = feed(cache, data, [1] * 19, start=11)
         np.testing.assert_array_equal(handed[-1][0], data.keys)
         np.testing.assert_array_equal(handed[-1][1], data.values)
@@ -148,7 +148,7 @@ def test_sequences_stacked_keep_what_they_keep_alone(case: Case) -> None:
         for group in (alone, members):
             cache = new_cache(case.method, case.params, budgets[i], layer=Layer(seed=i))
             feed(cache, data[i], [lengths[i]])
-            cache.finish_prompt()
+            end_prompt(cache, data[i])
             group.append(cache)
         feed(alone[i], data[i], [1] * 30, start=lengths[i])
     batch = EvictionCache.stack(members)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from .installed import BY_CALL, installed_cache, installed_positions
 from .matrix import EVICTING, Case
 from .references import Head, Reference
-from .streams import GROUP, Stream, blocks, feed, kept, new_cache, split, stream
+from .streams import GROUP, Stream, blocks, end_prompt, feed, kept, new_cache, split, stream
 
 
 def references(case: Case, data: Stream, sequence: int) -> list[Reference]:
@@ -34,7 +34,7 @@ def test_keeps_what_the_reference_keeps(case: Case, prompt: int, chunk: int, dec
     chunks = split(prompt, chunk)
     cache = new_cache(case.method, case.params, case.budget, block)
     feed(cache, data, chunks)
-    cache.finish_prompt()
+    end_prompt(cache, data)
     feed(cache, data, [1] * decoded, start=prompt)
     for sequence in range(2):
         expected = []

@@ -70,6 +70,14 @@ def test_every_field_of_every_sample_is_there_and_true(options):
     assert load_run(result.path).header == result.header
 
 
+def test_the_record_says_whether_the_question_was_seen_and_what_the_passes_took(options):
+    """U14: a method that compresses whatever will be asked says so."""
+    result = run(options(method="kvzip:paper"))
+    assert result.header.method.query_aware is False
+    assert all(0 < sample.compress_seconds < sample.prefill_seconds for sample in result.samples)
+    assert run(options(method="kvzip")).header.method.query_aware is True
+
+
 def test_the_header_says_what_ran(options):
     header = run(options(batch_size=2, settings={"window": "6"}, command=("velox-eval", "run"))).header
     assert header.config.params == {"n_sink": 4, "window": 6}

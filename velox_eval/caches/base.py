@@ -219,10 +219,12 @@ class EvictionCache(CountedCache):
         if new_keys.shape[2] > 1:
             self._evict_from_chunk(new_keys, queries, scale)
         else:
-            rows = self._view(new_keys, queries, scale)
-            self._observe(rows)
-            if not self.policy.grows and (self.prompt_done or not self.policy.holds_prompt):
-                self._evict(rows, self._excess(self.policy.slack))
+            grows = self.policy.grows
+            if not (grows and self.prompt_done):  # else nothing will ever be evicted again
+                rows = self._view(new_keys, queries, scale)
+                self._observe(rows)
+                if not grows and (self.prompt_done or not self.policy.holds_prompt):
+                    self._evict(rows, self._excess(self.policy.slack))
         self.peak_aux_bytes = max(self.peak_aux_bytes, self.aux_bytes // len(self.rows))
 
     def finish_prompt(self) -> None:
@@ -231,6 +233,8 @@ class EvictionCache(CountedCache):
         excess = self._excess(0)
         if self.slots is not None and any(excess):
             self._evict(self._view(self._held.keys[:, :, :0], None, self._scale), excess)
+        if self.policy.grows:
+            self.policy_state = {}
 
     def _excess(self, slack: int) -> list[int]:
         """Returns how many rows each sequence must lose now."""

@@ -6,8 +6,10 @@ and counts what was held. `make_caches` is the plain door for mlx-lm users.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from velox_eval.caches.attention_tap import attention_tap
 from velox_eval.caches.base import EvictionCache
 from velox_eval.caches.counted import CountedCache
 from velox_eval.caches.renumbering import check_rotations
+from velox_eval.caches.rewind import rewound
 from velox_eval.caches.use import CacheUse
 from velox_eval.errors import MethodError, ModelError
 from velox_eval.methods import MethodConfig, Value, resolve
@@ -24,6 +27,8 @@ from velox_eval.methods.policy import Layer
 from velox_eval.methods.rotation import Rotation
 from velox_eval.mlx import mx
 from velox_eval.mlx_lm import KVCache, make_prompt_cache
+
+PASS_STEP = 256  # tokens of a pass that go through the model together
 
 
 def make_caches(
@@ -59,10 +64,20 @@ def layer_kinds(model: Any) -> tuple[list[Any], list[int]]:
     return caches, layers
 
 
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt that is in: its tokens, and what methods may know of its parts."""
+
+    tokens: Sequence[int] = ()
+    context: tuple[int, int] | None = None  # the tokens before the question that are no instruction; None: all
+    turn_end: Sequence[int] = ()  # tokens that end the user's turn and begin the answer's; none in a raw prompt
+
+
 class MethodSession:
     """Caches of one sequence under a method; a context manager that holds the attention tap.
 
-    `budget` is the sequence's own (see MethodConfig.budget_for); None keeps everything.
+    `budget` is the sequence's own (see MethodConfig.budget_for); None keeps everything. `encode` turns text into
+    tokens, for methods that run text of their own through the model.
     """
 
     def __init__(
@@ -73,20 +88,23 @@ class MethodSession:
         budget: int | None,
         evict_block: int | None = None,
         seed: int = 0,
+        encode: Callable[[str], list[int]] | None = None,
     ) -> None:
         self.model = model
         self.method = method
         self.budget = budget
-        self.prompt: Sequence[int] = ()  # tokens, once the prompt is in
+        self.encode = encode
+        self.prompt = Prompt()  # once it is in
+        self.shared: dict[str, Any] = {}  # what the layers' policies see as Layer.shared
         self.caches, self.layers = layer_kinds(model)
-        count, shared = len(self.layers), dict[str, Any]()
+        count = len(self.layers)
         shares: Sequence[int | None] = [None] * count
         if budget is not None:
             shares = method.variant.layer_budgets(budget, method.params, count)
         modules = list(getattr(model, "layers", ()))
         for index, (at, share) in enumerate(zip(self.layers, shares, strict=True)):
             module = modules[at] if len(modules) == len(self.caches) else None
-            policy = method.variant.policy(method.params, Layer(index, count, seed, module, shared))
+            policy = method.variant.policy(method.params, Layer(index, count, seed, module, self.shared))
             self.caches[at] = EvictionCache(policy, share, start=budget, evict_block=evict_block)
         self._open = ExitStack()
 
@@ -95,13 +113,31 @@ class MethodSession:
         """The eviction caches, in layer order."""
         return [self.caches[layer] for layer in self.layers]
 
-    def after_prefill(self, prompt: Sequence[int] = ()) -> None:
-        """Does what the method does once the prompt (its tokens) is in: passes, layer budgets, the cut."""
-        self.prompt = prompt
+    def after_prefill(self, prompt: Prompt | Sequence[int] = ()) -> None:
+        """Does what the method does once the prompt is in: passes, layer budgets, the cut."""
+        self.prompt = prompt if isinstance(prompt, Prompt) else Prompt(prompt)
         if self.method.variant.after_prefill is not None and self.budget is not None:
             self.method.variant.after_prefill(self)
         for cache in self.evicting:
             cache.finish_prompt()
+
+    def run_pass(self, tokens: Sequence[int], after: int) -> None:
+        """Runs tokens through the model as if the prompt had ended after `after` tokens; policies observe them.
+
+        The caches are as before afterwards; their peaks count the rows in transit. Raises MethodError where layers
+        with caches of their own cannot be taken back to that point.
+        """
+        if self.other_layers and after < len(self.prompt.tokens):
+            kinds = ", ".join(sorted(set(self.other_layers.values())))
+            raise MethodError(f"{self.method.label} cannot leave out the question on a model with {kinds} layers")
+        caches = [cache if isinstance(cache, EvictionCache) else copy.deepcopy(cache) for cache in self.caches]
+        with ExitStack() as stack:
+            for cache in self.evicting:
+                stack.enter_context(rewound(cache, after))
+            for start in range(0, len(tokens), PASS_STEP):
+                self.model(mx.array([list(tokens[start : start + PASS_STEP])]), cache=caches)
+                mx.eval([cache.state for cache in caches])
+                mx.clear_cache()
 
     def __enter__(self) -> MethodSession:
         self._open.enter_context(attention_tap(self.model))

@@ -78,6 +78,12 @@ class Slots:
             return self
         return Slots(self.keys[:, :, :count], self.values[:, :, :count], self.positions[:, :, :count])
 
+    def copied(self, start: int, end: int) -> Slots:
+        """Returns a copy of a range of slots, so that the buffers can still be written in place."""
+        parts = [mx.contiguous(array[:, :, start:end]) for array in (self.keys, self.values, self.positions)]
+        mx.eval(parts)
+        return Slots(*parts)
+
     def gathered(self, index: mx.array) -> Slots:
         """Returns new slots holding the rows at `index` int32 [B, H, n], in that order."""
         return Slots(

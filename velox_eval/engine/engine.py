@@ -18,7 +18,7 @@ from velox_eval.caches.session import MethodSession, cache_use
 from velox_eval.engine.models import LoadedModel
 from velox_eval.engine.requests import EngineReport, Failure, FinishReason, Generate, Generation, Progress, Sampling
 from velox_eval.engine.sampling import choose, sample_seed
-from velox_eval.engine.text import encode_prompt, stop_position
+from velox_eval.engine.text import read_prompt, stop_position
 from velox_eval.errors import ConfigError, VeloxEvalError
 from velox_eval.methods import MethodConfig
 from velox_eval.mlx import mx
@@ -38,6 +38,7 @@ class _Sequence:
     max_tokens: int
     beyond_context: bool
     prefill_seconds: float
+    compress_seconds: float
     started: float  # when the first token was there
     tokens: list[int] = field(default_factory=list)
     ended: float = 0.0
@@ -81,7 +82,17 @@ class Engine:
         self._reset_report()
 
     def _session(self, budget: int | None, seed: int = 0) -> MethodSession:
-        return MethodSession(self.model, self.method, budget=budget, evict_block=self.evict_block, seed=seed)
+        return MethodSession(
+            self.model,
+            self.method,
+            budget=budget,
+            evict_block=self.evict_block,
+            seed=seed,
+            encode=self._encode,
+        )
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self.loaded.tokenizer.encode(text, add_special_tokens=False))
 
     def _reset_report(self) -> None:
         self._batch_sizes: set[int] = set()
@@ -148,7 +159,8 @@ class Engine:
         return None
 
     def _prefill(self, request: Generate) -> tuple[_Sequence, list[Any]]:
-        tokens = encode_prompt(self.loaded.tokenizer, request)
+        prompt = read_prompt(self.loaded.tokenizer, request, parts=not self.method.variant.query_aware)
+        tokens = list(prompt.tokens)
         if not tokens:
             raise ConfigError("the prompt is empty")
         context = self.loaded.context_length
@@ -165,14 +177,17 @@ class Engine:
             mx.eval([cache.state for cache in caches])
             mx.clear_cache()
         logits = self.model(mx.array([tokens[-1:]]), cache=caches)[:, -1]
-        session.after_prefill(tokens)
         mx.eval(logits, [cache.state for cache in caches])
+        read = time.perf_counter()
+        session.after_prefill(prompt)
+        mx.eval([cache.state for cache in caches])
+        compressed = time.perf_counter() - read
         first = choose(logits, [(request.sample_id, 0)], self.sampling)
         now = time.perf_counter()
         self._prefill_tokens += len(tokens)
         self._prefill_seconds += now - began
         cut = room < request.max_tokens
-        return _Sequence(request, len(tokens), room, cut, now - began, now, first, now), caches
+        return _Sequence(request, len(tokens), room, cut, now - began, compressed, now, first, now), caches
 
     def _finish_reason(self, sequence: _Sequence) -> FinishReason | None:
         if sequence.tokens[-1] in self.loaded.tokenizer.eos_token_ids:
@@ -194,6 +209,7 @@ class Engine:
             finish_reason=reason,
             beyond_context=sequence.beyond_context and reason == "length",
             prefill_seconds=sequence.prefill_seconds,
+            compress_seconds=sequence.compress_seconds,
             decode_seconds=sequence.ended - sequence.started,
             cache=cache_use(caches, index),
         )

@@ -26,7 +26,8 @@ class Generate:
     """One answer to write.
 
     `prompt` is the raw text; with `chat` it becomes the user turn of the model's chat template, after
-    `system` if that is given. `stop` strings end the answer and are not part of it.
+    `system` if that is given. `stop` strings end the answer and are not part of it. `context` marks the
+    characters of `prompt` that are material rather than question, for methods that compress only that.
     """
 
     sample_id: str
@@ -35,6 +36,7 @@ class Generate:
     stop: tuple[str, ...] = ()
     chat: bool = False
     system: str | None = None
+    context: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,10 @@ class Generation:
     tokens: tuple[int, ...]
     finish_reason: FinishReason
     beyond_context: bool  # the token limit was cut at the model's context length
-    prefill_seconds: float  # up to the first token
+    prefill_seconds: float  # up to the first token, compress_seconds included
     decode_seconds: float  # from the first token to the last, in flight
     cache: CacheUse
+    compress_seconds: float = 0.0  # what the method did once the prompt was in: passes, budgets, the cut
 
     @property
     def truncated(self) -> bool:

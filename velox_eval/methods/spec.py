@@ -108,6 +108,7 @@ class Variant:
     check: Callable[[int, Mapping[str, Value]], None] = _no_check
     needs_queries: bool = False
     needs_session: bool = False  # waits for the end of the prompt, which only a MethodSession knows
+    query_aware: bool = True  # what it keeps of a context may depend on the question that follows it
     layer_budgets: Callable[[int, Mapping[str, Value], int], list[int | None]] = _same_for_all
     after_prefill: Callable[[Any], None] | None = None
 

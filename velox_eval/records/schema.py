@@ -47,6 +47,11 @@ class SampleRecord(Frozen):
     repetition_rate_10: float | None = Field(default=None, description="The same over 10-grams.")
     repetition_rate_20: float | None = Field(default=None, description="The same over 20-grams.")
     prefill_seconds: float | None = Field(default=None, ge=0, description="Seconds up to the first token.")
+    compress_seconds: float | None = Field(
+        default=None,
+        ge=0,
+        description="Of these, what the method did once the prompt was in: its passes and the one cut.",
+    )
     decode_seconds: float | None = Field(
         default=None, ge=0, description="Seconds from the first token to the last, in flight."
     )
@@ -207,6 +212,9 @@ class MethodInfo(Frozen):
     differs: str = Field(description="How it differs from the paper or code it names.")
     capacity: str = Field(description="Rows it may hold, as declared.")
     evicts: bool = Field(description="Whether the method evicts at all (full does not).")
+    query_aware: bool = Field(
+        default=True, description="Whether what it keeps of a context may depend on the question that follows it."
+    )
     eviction_layers: tuple[int, ...] = Field(default=(), description="Layers with an eviction cache.")
     other_layers: dict[str, str] = Field(default_factory=dict, description="Layers left alone: layer to cache class.")
 

@@ -75,7 +75,7 @@ class Plan:
     @property
     def requests_sha256(self) -> str:
         """SHA-256 over all that the model is asked, in order."""
-        asked = [[r.sample_id, r.prompt, r.max_tokens, r.stop, r.chat, r.system] for r in self.requests]
+        asked = [[r.sample_id, r.prompt, r.max_tokens, r.stop, r.chat, r.system, r.context] for r in self.requests]
         return text_sha256(canonical_json(asked))
 
 

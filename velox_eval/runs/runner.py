@@ -134,6 +134,7 @@ def _method_info(plan: Plan) -> MethodInfo:
         differs=method.variant.differs,
         capacity=method.variant.capacity,
         evicts=method.spec.default_budget is not None,
+        query_aware=method.variant.query_aware,
     )
 
 

@@ -83,6 +83,7 @@ def _measured(generation: Generation) -> dict[str, Any]:
         "repetition_rate_10": repetition_rate(generation.text, n=10),
         "repetition_rate_20": repetition_rate(generation.text, n=20),
         "prefill_seconds": generation.prefill_seconds,
+        "compress_seconds": generation.compress_seconds,
         "decode_seconds": generation.decode_seconds,
         "tokens_per_second": generation.tokens_per_second,
         **{name: getattr(generation.cache, name) for name in _CACHE_FIELDS},
