@@ -25,6 +25,7 @@ class Difference:
     case: Case
     data: Stream
     layer: Layer = field(default_factory=Layer)
+    chunk: int = 1  # tokens fed at a time
 
     @property
     def id(self) -> str:
@@ -39,6 +40,13 @@ def twice(data: Stream) -> Stream:
 def equal_norms(data: Stream) -> Stream:
     """Keys of ones and minus ones."""
     return Stream(np.where(data.keys < 0, -1, 1).astype(np.float32), data.values, data.queries)
+
+
+def indifferent(data: Stream) -> Stream:
+    """The last key is zero, and pays the same to every row."""
+    keys = data.keys.copy()
+    keys[:, :, -1] = 0
+    return Stream(keys, data.values, data.queries)
 
 
 KEYFORMER = Case("keyformer", {"n_sink": 1}, budget=12, installed="keyformer")
@@ -75,5 +83,12 @@ DIFFERENCES = (
         reason="the package drops a head's oldest rows until it holds as few as the head, or sequence, that lost most",
         case=Case("chunkkv", {"n_sink": 2, "chunk_size": 4, "score": "key_norm"}, budget=12, installed="chunkkv"),
         data=stream(2, batch=1, heads=3, tokens=60, dim=16, scale=1.0),
+    ),
+    Difference(
+        what="of rows that tie the oldest goes, in the package the newest",
+        reason="one order of ties for every method",
+        case=Case("snapkv", {"n_sink": 1, "obs_window": 1}, budget=12, installed="snapkv"),
+        data=indifferent(stream(0, batch=1, heads=2, tokens=60, dim=16)),
+        chunk=60,
     ),
 )

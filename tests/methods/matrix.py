@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from velox_eval.methods.policy import Layer
+
 from . import references_accumulating as accumulating
 from . import references_plain as plain
 from . import references_prompt as prompt
@@ -41,6 +43,7 @@ class Case:
     holds_prompt: bool = False  # the prompt is cut once, at its end
     recent: int = 0  # newest rows that always survive
     slack: int = 0  # rows over the budget while decoding
+    layer: Layer = field(default_factory=Layer)  # which of how many, for methods whose layers differ
     draws: bool = False  # draws by lot: the package's lot depends on the place in the batch
 
     @property
@@ -211,6 +214,29 @@ CASES = (
             grows=True,
         )
         for sinks, chunk in [(2, 7), (0, 2000)]
+    ),
+    *(
+        Case(
+            "snapkv",
+            {"n_sink": sinks, "obs_window": window},
+            smallest=max(sinks + 1, window),
+            reference=prompt.SnapKV,
+            installed="snapkv",
+            grows=True,
+        )
+        for sinks, window in [(2, 4), (0, 12), (3, 1)]
+    ),
+    *(
+        Case(
+            "snapkv:paper",
+            {"window": window, "kernel": kernel, "pooling": pooling},
+            smallest=window,
+            reference=prompt.SnapKVPaper,
+            holds_prompt=True,
+            grows=True,
+            recent=window,
+        )
+        for window, kernel, pooling in [(4, 3, "max"), (5, 7, "mean"), (1, 1, "max")]
     ),
 )
 EVICTING = tuple(case for case in CASES if case.method != "full")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .references import Array, Head, Reference, softmax
+from .references import Array, Head, Reference, attention, softmax
 from .streams import QUESTION
 
 
@@ -88,4 +88,31 @@ class ChunkKVPaper(AtThePromptsEnd):
         for at in range(0, count - window, size):
             chunk = slice(at, min(at + size, count - window))
             worth[chunk] = paid[chunk].mean()
+        return worth
+
+
+class SnapKV(Reference):
+    """By the keys at the end of what is held; single tokens are kept."""
+
+    def cuts(self, decoding: bool) -> bool:
+        return not decoding
+
+    def worth(self) -> Array:
+        keys = self.head.keys[self.positions]
+        return self.protect(attention(keys[-self.params["obs_window"] :], keys).mean(axis=0), self.params["n_sink"])
+
+
+class SnapKVPaper(AtThePromptsEnd):
+    def worth(self) -> Array:
+        window, kernel, count = self.params["window"], self.params["kernel"], len(self.positions)
+        pool = np.max if self.params.get("pooling", "max") == "max" else np.mean
+        heads = []
+        for queries in self.head.queries:
+            paid = np.zeros(count, np.float32)
+            for at in range(count - window, count):
+                paid[: at + 1] += attention(queries[at : at + 1], self.head.keys[: at + 1])[0]
+            padded = np.pad(paid[: count - window], kernel // 2)
+            heads.append([pool(padded[at : at + kernel]) for at in range(count - window)])
+        worth = np.full(count, np.inf, np.float32)
+        worth[: count - window] = np.mean(heads, axis=0)
         return worth

@@ -34,7 +34,7 @@ def test_rows_that_are_not_leaving_are_the_packages(seed: int, scale: float, sin
         mark = np.array(ours.policy_state["mark"])[0, 0]
         positions = np.array(ours.kept_positions())[0, 0, : len(mark)]
         staying = np.sort(positions[(positions >= 0) & (mark >= 0)])
-        np.testing.assert_array_equal(staying, installed_positions(case, theirs, (1, 1))[0, 0])
+        np.testing.assert_array_equal(staying, installed_positions(case, theirs, data)[0, 0])
         assert ours.rows == [min(token + 1, 12)]
 
 

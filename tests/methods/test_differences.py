@@ -6,18 +6,18 @@ import pytest
 
 from .differences import DIFFERENCES, Difference
 from .installed import installed_cache, installed_positions
-from .streams import feed, kept, new_cache
+from .streams import feed, kept, new_cache, split
 
 
 @pytest.mark.parametrize("difference", DIFFERENCES, ids=lambda difference: difference.id)
 def test_the_difference_shows(difference: Difference) -> None:
     case, data = difference.case, difference.data
-    batch, heads, tokens, dim = data.keys.shape
+    tokens, dim = data.keys.shape[2:]
     ours = new_cache(case.method, case.params, case.budget, layer=difference.layer)
     theirs = installed_cache(case, dim)
     for cache in (ours, theirs):
-        feed(cache, data, [1] * tokens)
-    mine, other = kept(ours), installed_positions(case, theirs, (batch, heads))
+        feed(cache, data, split(tokens, difference.chunk))
+    mine, other = kept(ours), installed_positions(case, theirs, data)
     assert mine.shape != other.shape or (mine != other).any()
     assert difference.reason
 

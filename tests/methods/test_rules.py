@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from .installed import BY_CALL, installed_cache, installed_positions
+from .installed import BY_CALL, BY_CHUNK, installed_cache, installed_positions
 from .matrix import EVICTING, Case
 from .references import Head, Reference
 from .streams import GROUP, Stream, blocks, end_prompt, feed, kept, new_cache, split, stream
@@ -54,13 +54,14 @@ INSTALLED = pytest.mark.parametrize("case", [c for c in EVICTING if c.installed]
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 2**20), scale=st.sampled_from([0.3, 1.0]), prompt=st.integers(1, 40))
 def test_keeps_what_the_installed_package_keeps(case: Case, seed: int, scale: float, prompt: int) -> None:
-    """Prefill row by row, which is the package's rule, then decode."""
+    """Prefill row by row, which is the package's rule (but for BY_CHUNK), then decode."""
     batch = 1 if case.draws else 2
     data = stream(seed, batch, heads=2, tokens=60, dim=16, scale=scale)
-    ours, theirs = new_cache(case.method, case.params, case.budget, block=1), installed_cache(case, 16)
+    block = None if case.installed in BY_CHUNK else 1
+    ours, theirs = new_cache(case.method, case.params, case.budget, block), installed_cache(case, 16)
     feed(ours, data, [prompt] + [1] * (60 - prompt))
     feed(theirs, data, [1] * 60 if case.installed in BY_CALL else [prompt] + [1] * (60 - prompt))
-    np.testing.assert_array_equal(kept(ours), installed_positions(case, theirs, (batch, 2)))
+    np.testing.assert_array_equal(kept(ours), installed_positions(case, theirs, data))
 
 
 @INSTALLED
@@ -78,7 +79,7 @@ def test_differs_from_the_installed_package_only_in_rounding(case: Case, seed: i
     for token in range(50):
         for cache in (ours, theirs):
             feed(cache, data, [1], start=token)
-        mine, other = kept(ours)[0], installed_positions(case, theirs, (1, 3))[0]
+        mine, other = kept(ours)[0], installed_positions(case, theirs, data)[0]
         for head, reference in list(watched.items()):
             reference.positions = np.append(reference.positions, token)
             reference.observe(token, token + 1)
