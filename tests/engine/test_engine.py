@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.methods.matrix import CASES, Case
+from velox_eval.engine.calibration import calibrate
 from velox_eval.engine.engine import Engine
 from velox_eval.engine.models import LoadedModel, load_model
 from velox_eval.engine.requests import Failure, Generate, Generation, Progress, Sampling
 from velox_eval.errors import ConfigError
 from velox_eval.methods import resolve
+from velox_eval.tasks.calibration_text import calibration_text
 
 PROMPTS = [
     "Write a diary of three weeks, one entry a week, and start each entry with its week.",
@@ -24,8 +27,13 @@ PROMPTS = [
 
 
 @pytest.fixture(scope="module")
-def loaded(tiny_model_dir: Any) -> LoadedModel:
-    return load_model(str(tiny_model_dir))
+def loaded(tiny_model_dir: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedModel]:
+    """The tiny model, calibrated for the methods that need it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VELOX_EVAL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        loaded = load_model(str(tiny_model_dir))
+        calibrate(loaded, calibration_text())
+        yield loaded
 
 
 def answers(loaded: LoadedModel, method: Any, requests: list[Generate], **options: Any) -> dict[str, Generation]:

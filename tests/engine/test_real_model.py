@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.methods.matrix import CASES, Case
+from velox_eval.engine.calibration import calibrate
 from velox_eval.engine.engine import Engine
 from velox_eval.engine.requests import Generate, Generation
 from velox_eval.methods import resolve
+from velox_eval.tasks.calibration_text import calibration_text
 
 pytestmark = pytest.mark.model
 
@@ -53,6 +56,15 @@ def test_bytes_on_official_prompts(real_model: Any, official: list[Generate]) ->
         assert len(re.findall(r"[a-z]{3,}", whole.text)) >= 8
 
 
+@pytest.fixture(scope="module")
+def calibrated_model(real_model: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The real model with the directions that some methods need, in a cache directory of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VELOX_EVAL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        calibrate(real_model, calibration_text())
+        yield real_model
+
+
 def test_answers_a_question_in_english(real_model: Any) -> None:
     (answer,) = generate(real_model, resolve("full"), [Generate("q", "What is the capital of France?", 20, chat=True)])
     assert answer.text == "The capital of France is Paris."
@@ -60,15 +72,15 @@ def test_answers_a_question_in_english(real_model: Any) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_an_ample_budget_equals_full(real_model: Any, case: Case) -> None:
+def test_an_ample_budget_equals_full(calibrated_model: Any, case: Case) -> None:
     """Token-identical to `full` through the real model, two sequences at once."""
     work = [
         Generate("a", "The history of the lighthouse begins with", 10),
         Generate("b", "Floors of a tower. Floor 1: the lobby. Floor 2: a library. Floor 3:", 10),
     ]
-    full = generate(real_model, resolve("full"), work, batch_size=2)
+    full = generate(calibrated_model, resolve("full"), work, batch_size=2)
     budget = None if case.method == "full" else 60
-    other = generate(real_model, resolve(case.method, case.params, budget=budget), work, batch_size=2)
+    other = generate(calibrated_model, resolve(case.method, case.params, budget=budget), work, batch_size=2)
     assert [answer.tokens for answer in other] == [answer.tokens for answer in full]
 
 

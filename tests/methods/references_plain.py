@@ -34,3 +34,34 @@ def by_low_norm(held: Reference) -> Array:
     norms = np.sqrt((held.head.keys[held.positions].astype(np.float32) ** 2).sum(axis=-1))
     norms = norms if held.params.get("keep") == "high" else -norms
     return held.protect(norms, held.params.get("n_sink", 0), held.params.get("recent", 0))
+
+
+class QFilters(Reference):
+    """Nothing goes before `calib_tokens` keys are there; then their first principal axis ranks."""
+
+    direction: Array | None = None
+
+    def observe(self, start: int, end: int) -> None:
+        if self.direction is None and len(self.positions) >= self.params["calib_tokens"]:
+            keys = self.head.keys[self.positions].astype(np.float64)
+            axis = np.linalg.svd(keys - keys.mean(axis=0))[2][0]
+            self.direction = axis * np.sign(axis[np.abs(axis).argmax()])
+
+    def cuts(self, decoding: bool) -> bool:
+        return self.direction is not None
+
+    def finish_prompt(self) -> None:
+        if self.direction is not None:
+            super().finish_prompt()
+
+    def worth(self) -> Array:
+        along = self.head.keys[self.positions] @ self.direction * self.params["sign"]
+        return self.protect(along, self.params["n_sink"], self.params["recent"])
+
+
+class QFiltersPaper(Reference):
+    """The direction is given: see streams.tilted."""
+
+    def worth(self) -> Array:
+        direction = np.cos(self.head.index * 2.0 + np.arange(self.head.keys.shape[1]) * 3.0)
+        return self.protect(self.head.keys[self.positions] @ direction, 0, self.params["window"])

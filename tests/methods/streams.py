@@ -23,6 +23,11 @@ QUESTION = 2  # last tokens of a prompt that are no context, see end_prompt
 ROTATED = nn.RoPE(2)  # stands for a decoder layer, to methods that turn keys to other positions
 
 
+def tilted(heads: int, dim: int) -> mx.array:
+    """Directions [heads, dim], each another: what a calibration might have found."""
+    return mx.cos(mx.arange(heads)[:, None] * 2.0 + mx.arange(dim) * 3.0)
+
+
 @dataclass(frozen=True)
 class Stream:
     """What one layer's attention produces over T tokens; float32 that float16 holds exactly."""
@@ -68,6 +73,8 @@ def new_cache(
     layer, share = layer or Layer(), chosen.budget
     if layer.module is None:
         layer = replace(layer, module=ROTATED)
+    if layer.directions is None:
+        layer = replace(layer, directions=tilted)
     if share is not None:
         share = chosen.variant.layer_budgets(share, chosen.params, layer.count)[layer.index]
     policy = chosen.variant.policy(chosen.params, layer)

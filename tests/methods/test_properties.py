@@ -44,6 +44,8 @@ def declared_rows(case: Case, budget: int, prompt: int, decoded: int, prompt_don
         rows = min(budget, prompt) + decoded
         return rows, rows
     seen = prompt + decoded
+    if seen < case.warm_up:
+        return seen, seen
     return min(budget, seen), min(budget + case.slack, seen)
 
 

@@ -23,7 +23,7 @@ from velox_eval.caches.rewind import rewound
 from velox_eval.caches.use import CacheUse
 from velox_eval.errors import MethodError, ModelError
 from velox_eval.methods import MethodConfig, Value, resolve
-from velox_eval.methods.policy import Layer
+from velox_eval.methods.policy import Directions, Layer
 from velox_eval.methods.rotation import Rotation
 from velox_eval.mlx import mx
 from velox_eval.mlx_lm import KVCache, make_prompt_cache
@@ -77,7 +77,8 @@ class MethodSession:
     """Caches of one sequence under a method; a context manager that holds the attention tap.
 
     `budget` is the sequence's own (see MethodConfig.budget_for); None keeps everything. `encode` turns text into
-    tokens, for methods that run text of their own through the model.
+    tokens, for methods that run text of their own through the model. `directions`: one a layer, for methods that
+    need the model calibrated.
     """
 
     def __init__(
@@ -89,11 +90,13 @@ class MethodSession:
         evict_block: int | None = None,
         seed: int = 0,
         encode: Callable[[str], list[int]] | None = None,
+        directions: Sequence[Directions] | None = None,
     ) -> None:
         self.model = model
         self.method = method
         self.budget = budget
         self.encode = encode
+        self.directions = directions
         self.prompt = Prompt()  # once it is in
         self.shared: dict[str, Any] = {}  # what the layers' policies see as Layer.shared
         self.caches, self.layers = layer_kinds(model)
@@ -104,7 +107,9 @@ class MethodSession:
         modules = list(getattr(model, "layers", ()))
         for index, (at, share) in enumerate(zip(self.layers, shares, strict=True)):
             module = modules[at] if len(modules) == len(self.caches) else None
-            policy = method.variant.policy(method.params, Layer(index, count, seed, module, self.shared))
+            directions = self.directions[index] if self.directions else None
+            layer = Layer(index, count, seed, module, self.shared, directions)
+            policy = method.variant.policy(method.params, layer)
             self.caches[at] = EvictionCache(policy, share, start=budget, evict_block=evict_block)
         self._open = ExitStack()
 
@@ -155,8 +160,8 @@ class MethodSession:
 
     def check_tap(self) -> None:
         """Raises MethodError when the method needs queries or rotations that this model does not show."""
-        policies = [cache.policy for cache in self.evicting]
-        if policies[0].renumbers:
+        policies = [cache.policy for cache in self.evicting if isinstance(cache, EvictionCache)]
+        if any(policy.renumbers for policy in policies):
             check_rotations(self.model, self.layers, [Rotation(policy.layer) for policy in policies])
         if not self.method.variant.needs_queries:
             return

@@ -15,6 +15,7 @@ from velox_eval.caches.attention_tap import attention_tap
 from velox_eval.caches.base import EvictionCache
 from velox_eval.caches.counted import CountedCache
 from velox_eval.caches.session import MethodSession, cache_use
+from velox_eval.engine.calibration import find_directions
 from velox_eval.engine.models import LoadedModel
 from velox_eval.engine.requests import EngineReport, Failure, FinishReason, Generate, Generation, Progress, Sampling
 from velox_eval.engine.sampling import choose, sample_seed
@@ -70,6 +71,7 @@ class Engine:
         self.prefill_step = prefill_step
         self.evict_block = evict_block
         self.sampling = sampling or Sampling()
+        self._directions = find_directions(loaded, method)
         probe = self._session(None)
         self.eviction_layers, self.other_layers = tuple(probe.layers), probe.other_layers
         if batch_size is None:
@@ -89,6 +91,7 @@ class Engine:
             evict_block=self.evict_block,
             seed=seed,
             encode=self._encode,
+            directions=self._directions,
         )
 
     def _encode(self, text: str) -> list[int]:

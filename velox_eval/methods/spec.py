@@ -107,6 +107,7 @@ class Variant:
     min_budget: Callable[[Mapping[str, Value]], int] = lambda _params: 1
     check: Callable[[int, Mapping[str, Value]], None] = _no_check
     needs_queries: bool = False
+    needs_directions: bool = False  # of the model's queries, from `velox-eval calibrate`
     needs_session: bool = False  # waits for the end of the prompt, which only a MethodSession knows
     query_aware: bool = True  # what it keeps of a context may depend on the question that follows it
     layer_budgets: Callable[[int, Mapping[str, Value], int], list[int | None]] = _same_for_all
