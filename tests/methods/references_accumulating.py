@@ -156,3 +156,77 @@ class ChunkKV(Accumulating):
         order = {position: place - len(self.leaving) for place, position in enumerate(self.leaving)}
         worth = np.array([order.get(position, self.mass[position]) for position in self.positions.tolist()])
         return self.protect(worth, self.params["n_sink"])
+
+
+class Merging(Accumulating):
+    """Also keeps each row's value, by position."""
+
+    def __init__(self, head: Head, params: Any, budget: int) -> None:
+        super().__init__(head, params, budget)
+        self.values = {position: value.astype(np.float32) for position, value in enumerate(head.values)}
+
+    def held(self) -> Array:
+        """The values of the rows held [n, Dv], oldest first."""
+        return np.stack([self.values[position] for position in self.positions.tolist()])
+
+    def draw(self, number: int) -> float:
+        key = mx.random.key((self.params.get("seed", 0) + self.head.index) * STRIDE + number)
+        return float(mx.random.uniform(key=key).item())
+
+    def cut(self, excess: int) -> None:
+        if excess > 0:
+            gone = self.positions[np.argsort(self.worth(), kind="stable")[:excess]].tolist()
+            self.merge(gone, [position for position in self.positions.tolist() if position not in gone])
+        super().cut(excess)
+
+    def merge(self, gone: list[int], stay: list[int]) -> None:
+        raise NotImplementedError
+
+
+class CaM(Merging):
+    def worth(self) -> Array:
+        return self.protect(self.gathered(), self.params["n_sink"])
+
+    def merge(self, gone: list[int], stay: list[int]) -> None:
+        """One after the other, lowest first; the gate looks at what was gathered before any of them."""
+        mode, before = self.params.get("merge", "sim_weighted"), dict(self.mass)
+        keys = self.head.keys.astype(np.float32)
+        open_to = [position for position in stay if position >= self.params["n_sink"]]
+        for number, position in enumerate(gone):
+            cosines = [
+                keys[position] @ keys[other] / (np.linalg.norm(keys[position]) * np.linalg.norm(keys[other]) + 1e-8)
+                for other in open_to
+            ]
+            other = open_to[int(np.argmax(cosines))]
+            nth = int(self.positions[-1]) - self.budget - (len(gone) - 1) + number
+            if mode == "drop" or (
+                self.params.get("merge_gate", True) and self.draw(nth) >= before[position] / before[other]
+            ):
+                continue
+            weight = np.float32(0.5 if mode == "mean" else np.clip(max(cosines), 0, 1))
+            self.values[other] = (1 - weight) * self.values[other] + weight * self.values[position]
+            self.mass[other] += before[position]
+
+
+class CaMPaper(Merging):
+    decoding = False
+
+    def feed(self, start: int, end: int, decoding: bool) -> None:
+        self.decoding = decoding
+        super().feed(start, end, decoding)
+
+    def worth(self) -> Array:
+        return self.protect(self.positions, int(self.params.get("start_ratio", 0.5) * self.budget))
+
+    def merge(self, gone: list[int], stay: list[int]) -> None:
+        if not self.decoding:
+            return
+        (position,) = gone
+        last, rows = int(self.positions[-1]), self.positions.tolist()
+        paid = np.mean([attention(q[last : last + 1], self.head.keys[rows])[0] for q in self.head.queries], axis=0)
+        after = [place for place, row in enumerate(rows) if row > position]
+        count = self.params.get("merge_rows", 32)
+        lot = hashed(self.params.get("seed", 0) + self.head.index, position)
+        if lot < paid[rows.index(position)] / np.mean(paid[after]):
+            for place in after[:count]:
+                self.values[rows[place]] = self.values[rows[place]] + self.values[position] / np.float32(count)

@@ -49,7 +49,7 @@ class EvictionCache(CountedCache):
         super().__init__(budget)
         self.policy = policy
         self.evict_block = evict_block
-        self.starts: list[int] = [max(start if start is not None else budget or 0, policy.first_cut - 1)]
+        self.starts: list[int] = [start if start is not None else budget or 0]
         self.slots: Slots | None = None
         self.policy_state: State = policy.initial_state()
         self.prompt_done = False
@@ -108,11 +108,12 @@ class EvictionCache(CountedCache):
         self._attended_rows = self.rows
         held = self._held
         shown = self._renumbered(keys) if self.policy.renumbers and self.rows != self.tokens_seen else held.keys
+        shown_values = held.values  # before anything is merged into them
         if self.policy.needs_queries:
             self._unseen_keys = keys
         else:
             self._observe_and_evict(keys, None, 0.0)
-        return shown, held.values
+        return shown, shown_values
 
     def _renumbered(self, new_keys: mx.array) -> mx.array:
         rows = self._view(new_keys, None, 0.0)
@@ -252,7 +253,6 @@ class EvictionCache(CountedCache):
             held.positions,
             newest=joint([seen - 1 for seen in self.tokens_seen]),
             place=joint([place - new for place in self._places]),
-            seen=tuple(self.tokens_seen),
             new_keys=new_keys,
             new_slots=self._written,
             any_free=len(set(self.rows)) > 1,
@@ -275,8 +275,8 @@ class EvictionCache(CountedCache):
             self._hole, self._has_hole = lowest_slot(scores, rows.positions), over
             if self.policy.merges:
                 mask = None if all(over) else mx.array(over)[:, None, None]
-                values, self.policy_state = self.policy.merge(rows, self.policy_state, self._hole, mask)
-                self._held_slots.put_values(slice(0, values.shape[2]), values)
+                where, values, self.policy_state = self.policy.merge(rows, self.policy_state, self._hole, mask)
+                self._held_slots.put_values(where, values)
         else:
             self._evict_several(scores, excess)
         self.rows = [count - gone for count, gone in zip(self.rows, excess, strict=True)]
@@ -320,7 +320,6 @@ class EvictionCache(CountedCache):
                 part.positions,
                 newest=before + end - held - 1,
                 place=self._places[0] - new + start,
-                seen=(before + end - held,) * len(self.rows),
                 new_keys=new_keys[:, :, start : end - held],
                 new_slots=None,
                 any_free=False,
@@ -334,8 +333,8 @@ class EvictionCache(CountedCache):
                 scores = self.policy.keep_scores(rows, self.policy_state)
                 if self.policy.merges:
                     gone = lowest_slots(scores, part.count - budget)
-                    values, self.policy_state = self.policy.merge(rows, self.policy_state, gone, None)
-                    slots.put_values(slice(0, part.count) if kept is None else kept, values)
+                    where, values, self.policy_state = self.policy.merge(rows, self.policy_state, gone, None)
+                    slots.put_values(where if kept is None else mx.take_along_axis(kept, where, axis=2), values)
                 best = highest_slots(scores, budget)
                 kept = best if kept is None else mx.take_along_axis(kept, best, axis=2)
                 self.policy_state = policy_state.gathered(self.policy, self.policy_state, best)

@@ -61,12 +61,9 @@ class Slots:
             self.values = mx.put_along_axis(self.values, where[..., None], values, axis=2)
             self.positions = mx.put_along_axis(self.positions, where, positions, axis=2)
 
-    def put_values(self, where: slice | mx.array, values: mx.array) -> None:
-        """Overwrites the values alone, at a range of slots or at slots int32 [B, H, n]."""
-        if isinstance(where, slice):
-            self.values[:, :, where] = values
-        else:
-            self.values = mx.put_along_axis(self.values, where[..., None], values, axis=2)
+    def put_values(self, where: mx.array, values: mx.array) -> None:
+        """Overwrites the values alone, at slots int32 [B, H, n]; who was handed them before keeps the old ones."""
+        self.values = mx.put_along_axis(self.values, where[..., None], values, axis=2)
 
     def temporal_order(self) -> mx.array:
         """Returns int32 [B, H, C]: the slots from the oldest row to the newest, free ones last."""

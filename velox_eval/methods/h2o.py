@@ -57,11 +57,11 @@ class H2OPaper(Policy):
 
     def importance(self, rows: Rows, state: State) -> mx.array:
         """Returns the attention each row gathered, +inf for recent rows."""
-        recent = recent_share(rows, float(self.params["recent_ratio"]))
+        recent = budget_share(rows, float(self.params["recent_ratio"]))
         return mx.where(rows.positions > rows.newest - recent, mx.inf, state["mass"])
 
 
-def recent_share(rows: Rows, ratio: float) -> mx.array | int:
+def budget_share(rows: Rows, ratio: float) -> mx.array | int:
     """Returns floor(ratio x budget) rows: an int, or int32 [B, 1, 1] where budgets differ."""
     counts = [0 if budget is None else int(ratio * budget + 1e-9) for budget in rows.budgets]
     return counts[0] if len(set(counts)) == 1 else mx.array(counts, mx.int32)[:, None, None]

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 
 from velox_eval.methods.accumulate import accumulated, accumulated_key_attention, new_positions, placed, query_logits
 from velox_eval.methods.draws import by_head, gumbel, hashed_uniform, keyed_uniform, stream
-from velox_eval.methods.h2o import check_protected, recent_share
+from velox_eval.methods.h2o import budget_share, check_protected
 from velox_eval.methods.policy import Layer, Policy, Rows, State
 from velox_eval.methods.spec import MethodSpec, Parameter, Value, Variant
 from velox_eval.methods.tova import N_SINK
@@ -93,7 +93,7 @@ class KeyformerPaper(Policy):
 
     def importance(self, rows: Rows, state: State) -> mx.array:
         """Returns what each row gathered, +inf for recent rows."""
-        recent = recent_share(rows, float(self.params["recent_ratio"]))
+        recent = budget_share(rows, float(self.params["recent_ratio"]))
         return mx.where(rows.positions > rows.newest - recent, mx.inf, state["mass"])
 
 

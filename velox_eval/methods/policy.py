@@ -6,7 +6,7 @@ the cache carries, moves with the rows and stacks with the batch. See ARCHITECTU
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
@@ -15,7 +15,6 @@ from velox_eval.mlx import mx
 
 LOWEST = -1e38  # a logit that gets no weight, and leaves a softmax over nothing but such finite
 
-Directions: TypeAlias = "Callable[[int, int], mx.array]"  # of H heads and D features: [H, D] float32
 State: TypeAlias = "dict[str, mx.array]"  # batch on the first axis; a string: importing this must not load mlx
 
 
@@ -28,7 +27,6 @@ class Layer:
     seed: int = 0  # the sample's own, for rules that draw
     module: Any = None  # the model's decoder layer
     shared: dict[str, Any] = field(default_factory=dict)  # one for all layers of a session
-    directions: Directions | None = None  # the layer's, of its queries, for methods that need the model calibrated
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,6 @@ class Rows:
     scale: float = 0.0  # what the model multiplies its logits by; with `needs_queries` only
     budgets: tuple[int | None, ...] = ()  # rows each sequence may keep; None: all
     place: mx.array | int = 0  # RoPE position of the first new row; [B, 1, 1] int32 where sequences differ
-    seen: tuple[int, ...] = ()  # tokens of each sequence so far
 
 
 class Policy:
@@ -66,7 +63,6 @@ class Policy:
 
     n_sink = 0  # first positions that are never evicted
     protected_recent = 0  # newest positions that are never evicted
-    first_cut = 0  # tokens that must have been seen before anything is evicted
     slack = 0  # rows over the budget that may gather while decoding before it is cut again
 
     def __init__(self, params: Mapping[str, Value], layer: Layer | None = None) -> None:
@@ -105,10 +101,13 @@ class Policy:
         """
         raise NotImplementedError
 
-    def merge(self, rows: Rows, state: State, evicted: mx.array, over: mx.array | None) -> tuple[mx.array, State]:
-        """Returns (values [B, H, C, Dv], state) with the rows in slots `evicted` int32 [B, H, k] folded into others.
+    def merge(
+        self, rows: Rows, state: State, evicted: mx.array, over: mx.array | None
+    ) -> tuple[mx.array, mx.array, State]:
+        """Returns (slots int32 [B, H, n], their new values [B, H, n, Dv], state): what goes is folded into what stays.
 
-        `over` boolean [B, 1, 1] marks the sequences that evict (None: all). Only asked of policies that `merges`.
+        `evicted` int32 [B, H, k]: the slots that go, lowest first; `over` boolean [B, 1, 1] marks the sequences that
+        evict (None: all). Only asked of policies that `merges`, right before the rows leave.
         """
         raise NotImplementedError
 
@@ -128,6 +127,13 @@ def attention_weights(queries: mx.array, rows: Rows) -> mx.array:
     """
     logits = queries.astype(mx.float32) @ rows.keys.astype(mx.float32).swapaxes(-1, -2)
     return masked_softmax(logits * (1.0 / float(rows.keys.shape[-1]) ** 0.5), rows)
+
+
+def latest_attention(rows: Rows) -> mx.array:
+    """Returns [B, H, G, C] float32: the newest query's softmax attention to the rows held, by query head."""
+    assert rows.queries is not None
+    queries = grouped(rows.queries[:, :, -1:], rows)[:, :, :, 0]
+    return masked_softmax((queries @ rows.keys.astype(mx.float32).swapaxes(-1, -2)) * rows.scale, rows)
 
 
 def grouped(queries: mx.array, rows: Rows) -> mx.array:

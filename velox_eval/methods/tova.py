@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from velox_eval.errors import ConfigError
-from velox_eval.methods.policy import Policy, Rows, State, attention_weights, masked_softmax
+from velox_eval.methods.policy import Policy, Rows, State, attention_weights, latest_attention
 from velox_eval.methods.spec import MethodSpec, Parameter, Value, Variant
 from velox_eval.mlx import mx
 
@@ -39,12 +39,8 @@ class TovaPaper(Policy):
 
     def importance(self, rows: Rows, state: State) -> mx.array:
         """Returns the mean attention of the last query of all heads to each row, the same for every KV head."""
-        assert rows.queries is not None
-        batch, heads, slots, dim = rows.keys.shape
-        last = rows.queries[:, :, -1].astype(mx.float32).reshape(batch, heads, -1, dim)
-        logits = (last @ rows.keys.astype(mx.float32).swapaxes(-1, -2)) * rows.scale
-        mean = masked_softmax(logits, rows).mean(axis=(1, 2))
-        return mx.broadcast_to(mean[:, None], (batch, heads, slots))
+        mean = latest_attention(rows).mean(axis=(1, 2))
+        return mx.broadcast_to(mean[:, None], rows.positions.shape)
 
 
 def check_sinks(budget: int, params: Mapping[str, Value]) -> None:
