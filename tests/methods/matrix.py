@@ -55,6 +55,11 @@ class Case:
     def sinks(self) -> int:
         return int(self.params.get("n_sink", 0))
 
+    @property
+    def warm_up(self) -> int:
+        """Tokens before which nothing is evicted."""
+        return int(self.params.get("calib_tokens", 0))
+
 
 CASES = (
     Case("full", budget=10**6),
@@ -85,6 +90,21 @@ CASES = (
         for sinks, recent, keep in [(4, 0, "low"), (0, 0, "low"), (1, 5, "low"), (2, 0, "high")]
     ),
     Case("knorm:paper", reference=ranked(plain.by_low_norm)),
+    *(
+        Case(
+            "qfilters",
+            {"n_sink": sinks, "recent": recent, "calib_tokens": first, "sign": sign},
+            smallest=sinks + recent + 1,
+            reference=plain.QFilters,
+            installed="qfilters",
+            recent=recent,
+        )
+        for sinks, recent, first, sign in [(2, 0, 8, 1), (0, 3, 12, -1), (1, 2, 20, 1)]
+    ),
+    *(
+        Case("qfilters:paper", {"window": window}, smallest=window + 1, reference=plain.QFiltersPaper, recent=window)
+        for window in (0, 4)
+    ),
     *(
         Case(
             "h2o",

@@ -49,7 +49,7 @@ class EvictionCache(CountedCache):
         super().__init__(budget)
         self.policy = policy
         self.evict_block = evict_block
-        self.starts: list[int] = [start if start is not None else budget or 0]
+        self.starts: list[int] = [max(start if start is not None else budget or 0, policy.first_cut - 1)]
         self.slots: Slots | None = None
         self.policy_state: State = policy.initial_state()
         self.prompt_done = False
@@ -253,6 +253,7 @@ class EvictionCache(CountedCache):
             held.positions,
             newest=joint([seen - 1 for seen in self.tokens_seen]),
             place=joint([place - new for place in self._places]),
+            seen=tuple(self.tokens_seen),
             new_keys=new_keys,
             new_slots=self._written,
             any_free=len(set(self.rows)) > 1,
@@ -320,6 +321,7 @@ class EvictionCache(CountedCache):
                 part.positions,
                 newest=before + end - held - 1,
                 place=self._places[0] - new + start,
+                seen=(before + end - held,) * len(self.rows),
                 new_keys=new_keys[:, :, start : end - held],
                 new_slots=None,
                 any_free=False,

@@ -6,7 +6,7 @@ the cache carries, moves with the rows and stacks with the batch. See ARCHITECTU
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
@@ -15,6 +15,7 @@ from velox_eval.mlx import mx
 
 LOWEST = -1e38  # a logit that gets no weight, and leaves a softmax over nothing but such finite
 
+Directions: TypeAlias = "Callable[[int, int], mx.array]"  # of H heads and D features: [H, D] float32
 State: TypeAlias = "dict[str, mx.array]"  # batch on the first axis; a string: importing this must not load mlx
 
 
@@ -27,6 +28,7 @@ class Layer:
     seed: int = 0  # the sample's own, for rules that draw
     module: Any = None  # the model's decoder layer
     shared: dict[str, Any] = field(default_factory=dict)  # one for all layers of a session
+    directions: Directions | None = None  # the layer's, of its queries, for methods that need the model calibrated
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Rows:
     scale: float = 0.0  # what the model multiplies its logits by; with `needs_queries` only
     budgets: tuple[int | None, ...] = ()  # rows each sequence may keep; None: all
     place: mx.array | int = 0  # RoPE position of the first new row; [B, 1, 1] int32 where sequences differ
+    seen: tuple[int, ...] = ()  # tokens of each sequence so far
 
 
 class Policy:
@@ -63,6 +66,7 @@ class Policy:
 
     n_sink = 0  # first positions that are never evicted
     protected_recent = 0  # newest positions that are never evicted
+    first_cut = 0  # tokens that must have been seen before anything is evicted
     slack = 0  # rows over the budget that may gather while decoding before it is cut again
 
     def __init__(self, params: Mapping[str, Value], layer: Layer | None = None) -> None:
