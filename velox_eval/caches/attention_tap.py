@@ -2,7 +2,7 @@
 
 Most mlx-lm model files import `scaled_dot_product_attention` by name, with the cache as an argument. Inside
 `attention_tap(model)` that name, in every module the model's layers come from, is a wrapper that treats calls
-with an EvictionCache and passes all others through. So two models, or a model and a judge, live side by side.
+with a CountedCache and passes all others through. So two models, or a model and a judge, live side by side.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from velox_eval.caches.base import EvictionCache
+from velox_eval.caches.counted import CountedCache
 from velox_eval.mlx import mx
 
 NAME = "scaled_dot_product_attention"
@@ -61,7 +61,7 @@ def _tapped(original: Callable[..., mx.array]) -> Callable[..., mx.array]:
         mask: Any = None,
         **rest: Any,
     ) -> mx.array:
-        if not isinstance(cache, EvictionCache):
+        if not isinstance(cache, CountedCache):
             return original(queries, keys, values, cache=cache, scale=scale, mask=mask, **rest)
         mask = cache.mask_for(queries.shape[2], keys.shape[2], mask)
         out = original(queries, keys, values, cache=cache, scale=scale, mask=mask, **rest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 from velox_eval.errors import MethodError
@@ -51,8 +52,22 @@ class CountedCache(BaseCache):  # type: ignore[misc]
     @property
     def full_seq_bytes(self) -> int:
         """Bytes the rows of all tokens seen would take."""
-        return sum(self.tokens_seen) * self.row_bytes
+        return sum(self.tokens_seen) * self.full_row_bytes
 
+    @property
+    def full_row_bytes(self) -> int:
+        """Bytes of one row in the full cache: those of a row here, unless a cache stores rows in another type."""
+        return self.row_bytes
+
+    @property
+    def positions_known(self) -> bool:
+        """Whether `kept_positions` says where every row comes from."""
+        return True
+
+    @property
+    def reported(self) -> Mapping[str, float]:
+        """What a cache that is not ours says of itself, by the names it uses."""
+        return {}
     @property
     def evicted_rows(self) -> list[int]:
         """Rows evicted so far, per sequence and KV head."""
@@ -63,9 +78,29 @@ class CountedCache(BaseCache):  # type: ignore[misc]
         """full_seq_bytes over kept_bytes; 1.0 while nothing was evicted."""
         return self.full_seq_bytes / self.kept_bytes if self.kept_bytes else 1.0
 
+    def mask_for(self, new: int, slots: int, mask: Any) -> Any:
+        """Returns the mask this layer needs for `new` queries over `slots` rows, given the model's own.
+
+        The model makes one mask from one layer's cache. Where this layer holds other rows it is replaced: what was
+        held is older than what came in, so the lower-right aligned "causal" says the same. Raises MethodError where
+        the model adds scores through its mask.
+        """
+        if not isinstance(mask, mx.array) or mask.shape[-1] == slots:
+            return mask
+        if mask.dtype != mx.bool_:
+            raise MethodError("this model adds scores through its mask, and its layers hold different rows")
+        return "causal" if new > 1 else None
+
+    @property
+    def awaits_queries(self) -> bool:
+        """Whether a policy waits to be shown the last step's queries."""
+        return False
+
+    def attended(self, queries: mx.array, scale: float) -> None:
+        """Called after each attention with its queries [B, H_q, S, D] and the logits' scale."""
+
     def finish_prompt(self) -> None:
         """Called once the whole prompt is in, before the first decoded token."""
-
     def size(self) -> int:
         """Rows held by the longest sequence."""
         return max(self.rows)

@@ -7,7 +7,7 @@ and counts what was held. `make_caches` is the plain door for mlx-lm users.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,7 @@ from velox_eval.caches.counted import CountedCache
 from velox_eval.caches.renumbering import check_rotations
 from velox_eval.caches.rewind import rewound
 from velox_eval.caches.use import CacheUse
-from velox_eval.errors import MethodError, ModelError
+from velox_eval.errors import ConfigError, MethodError, ModelError
 from velox_eval.methods import MethodConfig, Value, resolve
 from velox_eval.methods.policy import Directions, Layer
 from velox_eval.methods.rotation import Rotation
@@ -76,7 +76,8 @@ class Prompt:
 class MethodSession:
     """Caches of one sequence under a method; a context manager that holds the attention tap.
 
-    `budget` is the sequence's own (see MethodConfig.budget_for); None keeps everything. `encode` turns text into
+    `budget` is the sequence's own (see MethodConfig.budget_for); None keeps everything (an installed package's
+    cache then has the package's default budget). `encode` turns text into
     tokens, for methods that run text of their own through the model. `directions`: one a layer, for methods that
     need the model calibrated.
     """
@@ -100,23 +101,47 @@ class MethodSession:
         self.prompt = Prompt()  # once it is in
         self.shared: dict[str, Any] = {}  # what the layers' policies see as Layer.shared
         self.caches, self.layers = layer_kinds(model)
-        count = len(self.layers)
+        caches = self._installed(evict_block) if method.variant.installed else self._adapted(evict_block, seed)
+        for at, cache in zip(self.layers, caches, strict=True):
+            self.caches[at] = cache
+        self._open = ExitStack()
+
+    def _adapted(self, evict_block: int | None, seed: int) -> Sequence[CountedCache]:
+        """An EvictionCache a layer, each with its own policy and its share of the budget."""
+        method, budget, count = self.method, self.budget, len(self.layers)
         shares: Sequence[int | None] = [None] * count
         if budget is not None:
             shares = method.variant.layer_budgets(budget, method.params, count)
-        modules = list(getattr(model, "layers", ()))
+        modules = list(getattr(self.model, "layers", ()))
+        caches = []
         for index, (at, share) in enumerate(zip(self.layers, shares, strict=True)):
             module = modules[at] if len(modules) == len(self.caches) else None
             directions = self.directions[index] if self.directions else None
             layer = Layer(index, count, seed, module, self.shared, directions)
             policy = method.variant.policy(method.params, layer)
-            self.caches[at] = EvictionCache(policy, share, start=budget, evict_block=evict_block)
-        self._open = ExitStack()
+            caches.append(EvictionCache(policy, share, start=budget, evict_block=evict_block))
+        return caches
+
+    def _installed(self, evict_block: int | None) -> Sequence[CountedCache]:
+        """The installed package's own caches; it decides for itself how a chunk is worked through."""
+        from velox_eval.caches.veloxquant import bridged_caches
+
+        if evict_block is not None:
+            raise ConfigError(f"evict_block={evict_block}: {self.method.label} has its own order of work; leave it out")
+        return bridged_caches(self.model, self.layers, self.method.variant.installed, self.method.params, self.budget)
 
     @property
-    def evicting(self) -> list[EvictionCache]:
-        """The eviction caches, in layer order."""
+    def evicting(self) -> list[Any]:
+        """The eviction caches, in layer order: EvictionCache, or BridgedCache for the installed package's methods."""
         return [self.caches[layer] for layer in self.layers]
+
+    @property
+    def unbatched(self) -> str | None:
+        """Returns what keeps several sequences from decoding together; None when nothing does."""
+        if self.method.variant.installed:
+            return "the installed package's caches"
+        kinds = sorted(set(self.other_layers.values()))
+        return f"layers with {', '.join(kinds)}" if kinds else None
 
     def after_prefill(self, prompt: Prompt | Sequence[int] = ()) -> None:
         """Does what the method does once the prompt is in: passes, layer budgets, the cut."""
@@ -180,7 +205,7 @@ class MethodSession:
         return {
             str(index): type(cache).__name__
             for index, cache in enumerate(self.caches)
-            if not isinstance(cache, EvictionCache)
+            if not isinstance(cache, CountedCache)
         }
 
 
@@ -192,8 +217,12 @@ def cache_use(caches: Sequence[Any], sequence: int) -> CacheUse:
     evicting = [cache for cache in caches if isinstance(cache, CountedCache)]
     other = sum(_array_bytes(cache) for cache in caches if not isinstance(cache, CountedCache))
     seen = evicting[0].tokens_seen[sequence]
+    known = all(cache.positions_known for cache in evicting)
     positions = [np.array(cache.kept_positions()[sequence]) for cache in evicting]
-    held = [int((array >= 0).sum(axis=-1).max()) for array in positions]
+    held = [
+        int((array >= 0).sum(axis=-1).max()) if cache.positions_known else cache.rows[sequence]
+        for array, cache in zip(positions, evicting, strict=True)
+    ]
     rows = sum(int((array >= 0).sum()) for array in positions)
     early = sum(int(((array >= 0) & (array < seen / 10)).sum()) for array in positions)
     peak = sum(cache.peak_rows[sequence] * cache.row_bytes for cache in evicting) + other
@@ -202,13 +231,21 @@ def cache_use(caches: Sequence[Any], sequence: int) -> CacheUse:
         peak_total_bytes=peak + sum(cache.peak_aux_bytes for cache in evicting),
         end_cache_bytes=sum(n * cache.row_bytes for n, cache in zip(held, evicting, strict=True)) + other,
         allocated_cache_bytes=sum(cache.peak_slots * cache.row_bytes for cache in evicting) + other,
-        full_cache_bytes=sum(seen * cache.row_bytes for cache in evicting) + other,
+        full_cache_bytes=sum(seen * cache.full_row_bytes for cache in evicting) + other,
         kept_tokens=tuple(held),
         tokens_seen=seen,
         evicted_tokens=sum(seen - n for n in held),
-        early_share=early / rows if rows else None,
+        early_share=early / rows if rows and known else None,
         budget=_mean_budget([cache.budgets[sequence] for cache in evicting]),
+        reported=_together([cache.reported for cache in evicting]),
     )
+
+
+def _together(layers: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """A method's own counters over its layers: bytes added up, ratios averaged."""
+    names = sorted({name for figures in layers for name in figures})
+    totals = {name: sum(figures.get(name, 0.0) for figures in layers) for name in names}
+    return {name: total / len(layers) if name.endswith("ratio") else total for name, total in totals.items()}
 
 
 def _mean_budget(shares: Sequence[int | None]) -> int | None:

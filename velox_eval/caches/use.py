@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class CacheUse:
     evicted_tokens: int  # rows evicted, summed over eviction layers
     early_share: float | None  # kept rows whose position is in the first tenth of tokens_seen / kept rows
     budget: int | None  # rows per layer and KV head this sample ran with; None: no bound
+    reported: Mapping[str, float] = field(default_factory=dict)  # the installed package's own counters
 
     @property
     def method_fired(self) -> bool:

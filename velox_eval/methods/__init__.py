@@ -8,8 +8,9 @@ from collections.abc import Mapping
 
 from velox_eval.errors import ConfigError, unknown_name
 from velox_eval.methods.spec import MethodConfig, MethodSpec, Parameter, Value, Variant
+from velox_eval.methods.veloxquant import PREFIX, installed_spec
 
-__all__ = ["METHODS", "MethodConfig", "MethodSpec", "Parameter", "Value", "Variant", "resolve"]
+__all__ = ["METHODS", "MethodConfig", "MethodSpec", "Parameter", "Value", "Variant", "method_spec", "resolve"]
 
 
 def _collect() -> dict[str, MethodSpec]:
@@ -22,6 +23,18 @@ def _collect() -> dict[str, MethodSpec]:
 
 
 METHODS: Mapping[str, MethodSpec] = _collect()
+
+
+def method_spec(name: str) -> MethodSpec:
+    """Returns the spec of a method of ours, or of `veloxquant/NAME`, which the installed package runs.
+
+    Raises ConfigError for an unknown name (naming the nearest), or when the package is not installed.
+    """
+    if name.startswith(PREFIX):
+        return installed_spec(name)
+    if name not in METHODS:
+        raise ConfigError(unknown_name("method", name, METHODS))
+    return METHODS[name]
 
 
 def resolve(
@@ -37,9 +50,7 @@ def resolve(
     bounds, for both `budget` and `keep`, and for a budget that the other settings make impossible.
     """
     base, _, variant_name = name.partition(":")
-    if base not in METHODS:
-        raise ConfigError(unknown_name("method", base, METHODS))
-    spec = METHODS[base]
+    spec = method_spec(base)
     variant_name = variant_name or "adapted"
     variant = spec.variant(variant_name)
     known = {parameter.name: parameter for parameter in variant.parameters}

@@ -110,6 +110,7 @@ class Variant:
     needs_directions: bool = False  # of the model's queries, from `velox-eval calibrate`
     needs_session: bool = False  # waits for the end of the prompt, which only a MethodSession knows
     query_aware: bool = True  # what it keeps of a context may depend on the question that follows it
+    installed: str = ""  # the installed package's method whose own caches run; then `policy` is never asked for
     layer_budgets: Callable[[int, Mapping[str, Value], int], list[int | None]] = _same_for_all
     after_prefill: Callable[[Any], None] | None = None
 

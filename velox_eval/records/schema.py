@@ -83,6 +83,10 @@ class SampleRecord(Frozen):
     budget: int | None = Field(
         default=None, ge=1, description="Rows per layer and KV head it ran with; null: no bound."
     )
+    reported: dict[str, float] = Field(
+        default_factory=dict,
+        description="What the installed package's own counters say, all layers; empty for methods of ours.",
+    )
     details: dict[str, JsonValue] = Field(default_factory=dict, description="The task's own notes on the scoring.")
 
     @model_validator(mode="after")

@@ -26,6 +26,7 @@ _CACHE_FIELDS = (
     "method_fired",
     "early_share",
     "budget",
+    "reported",
 )
 
 
