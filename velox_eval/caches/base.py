@@ -53,6 +53,7 @@ class EvictionCache(CountedCache):
         self.slots: Slots | None = None
         self.policy_state: State = policy.initial_state()
         self.prompt_done = False
+        self.query_heads: int | None = None  # known once the attention tap has shown queries
         self._hole: mx.array | None = None  # int32 [B, H, 1], meant only where _has_hole
         self._has_hole = [False]
         self._written: slice | mx.array = slice(0, 0)  # where the last single row went
@@ -149,6 +150,7 @@ class EvictionCache(CountedCache):
     def attended(self, queries: mx.array, scale: float) -> None:
         """Shows the policy the queries [B, H_q, S, D] of this step and the logits' scale, once attention is done."""
         keys, self._unseen_keys = self._unseen_keys, None
+        self.query_heads = queries.shape[1]
         self._scale = scale
         if keys is not None:
             self._observe_and_evict(keys, queries, scale)

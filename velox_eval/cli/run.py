@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -64,9 +64,16 @@ def run(
         typer.Option(help="Rows between evictions in prefill. (default: the chunk)", rich_help_panel=GENERATION),
     ] = None,
     batch_size: Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            help="Answers written together at most. (default: 8, or 1 where the model needs it)",
+            help="Answers written together at most; auto: as many as fit. (default: 8, or 1 where it must)",
+            rich_help_panel=GENERATION,
+        ),
+    ] = None,
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            help="Most the caches may take: 8GB, 512MiB. (default with auto: half the memory)",
             rich_help_panel=GENERATION,
         ),
     ] = None,
@@ -89,6 +96,7 @@ def run(
     1 samples failed, 2 it cannot run as asked, 130 interrupted.
     """
     from velox_eval.cli.progress import TerminalObserver
+    from velox_eval.records.config import parse_bytes
     from velox_eval.runs.plan import RunOptions
     from velox_eval.runs.runner import run as run_plan
 
@@ -112,13 +120,25 @@ def run(
         top_p=top_p,
         seed=seed,
         judge=judge,
-        batch_size=batch_size,
+        batch_size=parse_batch_size(batch_size),
+        memory_limit=None if memory_limit is None else parse_bytes(memory_limit),
         results=results,
         again=again,
         max_error_share=max_error_share,
         command=("velox-eval", *sys.argv[1:]),
     )
     finish(run_plan(options, TerminalObserver(quiet=quiet)), options.command, as_json=as_json)
+
+
+def parse_batch_size(text: str | None) -> int | Literal["auto"] | None:
+    """Returns the number, "auto" or None. Raises ConfigError for anything else."""
+    from velox_eval.errors import ConfigError
+
+    if text is None or text.isdecimal():
+        return None if text is None else int(text)
+    if text == "auto":
+        return "auto"
+    raise ConfigError(f"batch_size={text!r} is no number of sequences; write a number from 1, or auto")
 
 
 def parse_settings(given: Sequence[str]) -> dict[str, str]:

@@ -6,15 +6,17 @@ depend on who shares its batch: caches, budgets, random streams and stop rules a
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from velox_eval.caches.attention_tap import attention_tap
 from velox_eval.caches.base import EvictionCache
 from velox_eval.caches.counted import CountedCache
-from velox_eval.caches.session import MethodSession, cache_use
+from velox_eval.caches.session import MethodSession, Prompt, cache_use
+from velox_eval.engine.admission import Admission, Footprint, footprint, layer_shapes, settled
 from velox_eval.engine.calibration import find_directions
 from velox_eval.engine.models import LoadedModel
 from velox_eval.engine.requests import EngineReport, Failure, FinishReason, Generate, Generation, Progress, Sampling
@@ -24,32 +26,54 @@ from velox_eval.errors import ConfigError, VeloxEvalError
 from velox_eval.methods import MethodConfig
 from velox_eval.mlx import mx
 from velox_eval.mlx_lm import wired_limit
+from velox_eval.records.config import DEFAULT_PREFILL_STEP
 
-PREFILL_STEP = 256
 DEFAULT_BATCH = 8
 PROGRESS_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A request that may start: its tokens, its room, its caches, and what they will need."""
+
+    request: Generate
+    prompt: Prompt
+    max_tokens: int
+    session: MethodSession
+    footprint: Footprint | None  # where there is a memory limit
+
+    @property
+    def beyond_context(self) -> bool:
+        return self.max_tokens < self.request.max_tokens
 
 
 @dataclass
 class _Sequence:
     """One answer being written."""
 
-    request: Generate
-    prompt_tokens: int
-    max_tokens: int
-    beyond_context: bool
+    ready: _Ready
     prefill_seconds: float
     compress_seconds: float
     started: float  # when the first token was there
     tokens: list[int] = field(default_factory=list)
     ended: float = 0.0
 
+    @property
+    def request(self) -> Generate:
+        return self.ready.request
+
+
+def half_the_memory() -> int:
+    """Returns half the machine's physical memory in bytes, what caches may take by default."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
 
 class Engine:
     """Generates under one method. Raises ConfigError / MethodError when the settings cannot work on this model.
 
     `prefill_step`: tokens a prompt chunk. `evict_block`: see EvictionCache. `batch_size`: sequences that
-    decode together at most; None: as many as DEFAULT_BATCH, one where some layers cannot be batched.
+    decode together at most; None: as many as DEFAULT_BATCH, one where some layers cannot be batched; "auto": as
+    many as `memory_limit` (bytes of caches; default half the machine's memory) allows. A limit holds in any case.
     """
 
     def __init__(
@@ -57,12 +81,14 @@ class Engine:
         loaded: LoadedModel,
         method: MethodConfig,
         *,
-        prefill_step: int = PREFILL_STEP,
+        prefill_step: int = DEFAULT_PREFILL_STEP,
         evict_block: int | None = None,
-        batch_size: int | None = 1,
+        batch_size: int | Literal["auto"] | None = 1,
+        memory_limit: int | None = None,
         sampling: Sampling | None = None,
     ) -> None:
-        for name, value in (("prefill_step", prefill_step), ("batch_size", batch_size), ("evict_block", evict_block)):
+        sizes = {"prefill_step": prefill_step, "evict_block": evict_block, "memory_limit": memory_limit}
+        for name, value in {**sizes, "batch_size": None if batch_size == "auto" else batch_size}.items():
             if value is not None and value < 1:
                 raise ConfigError(f"{name}={value} must be at least 1")
         self.loaded = loaded
@@ -77,9 +103,14 @@ class Engine:
         if batch_size is None:
             batch_size = 1 if self.other_layers else DEFAULT_BATCH
         self.batch_size = batch_size
-        if batch_size > 1 and self.other_layers:
+        if batch_size == "auto" and memory_limit is None:
+            memory_limit = half_the_memory()
+        self.memory_limit = memory_limit
+        if (memory_limit is not None or batch_size != 1) and self.other_layers:
             kinds = ", ".join(sorted(set(self.other_layers.values())))
-            raise ConfigError(f"batch_size={batch_size}: layers with {kinds} decode one sequence at a time; use 1")
+            raise ConfigError(
+                f"batch_size={batch_size}: layers with {kinds} decode one at a time; use 1, with no memory limit"
+            )
         probe.check_tap()
         self._reset_report()
 
@@ -120,17 +151,14 @@ class Engine:
     ) -> Iterator[Generation | Failure]:
         """Yields an answer or a Failure per request, each as soon as it is there (not in request order)."""
         self._reset_report()
-        waiting = iter(requests)
         batch = _Batch(self)
         reported = 0.0
         with attention_tap(self.model), wired_limit(self.model):
-            self._warm_up()
+            self._admission = self._warm_up()
+            waiting = _Waiting(self, requests)
             mx.reset_peak_memory()
             while True:
-                while len(batch) < self.batch_size and (request := next(waiting, None)) is not None:
-                    outcome = self._admit(request, batch)
-                    if outcome is not None:
-                        yield outcome
+                yield from waiting.join(batch)
                 if not len(batch):
                     return
                 yield from batch.step()
@@ -143,34 +171,30 @@ class Engine:
         held = sum(cache.kept_bytes for cache in batch.caches if isinstance(cache, CountedCache))
         return Progress(len(batch), self._decode_tokens, speed, held)
 
-    def _warm_up(self) -> None:
-        """Loads weights and compiles kernels, so that no sample pays for it."""
-        caches = self._session(None).caches
+    def _warm_up(self) -> Admission:
+        """Loads weights and compiles kernels, so that no sample pays for it; returns what decides who may start."""
+        session = self._session(None)
         for length in (8, 1, 1):
-            mx.eval(self.model(mx.zeros((1, length), mx.int32), cache=caches))
+            mx.eval(self.model(mx.zeros((1, length), mx.int32), cache=session.caches))
+        shapes = [] if self.memory_limit is None else layer_shapes(session)
+        return Admission(None if self.batch_size == "auto" else self.batch_size, self.memory_limit, shapes)
 
-    def _admit(self, request: Generate, batch: _Batch) -> Generation | Failure | None:
-        """Prefills a request and joins it to the batch; returns at once what is already over."""
-        try:
-            sequence, caches = self._prefill(request)
-        except (VeloxEvalError, ValueError, RuntimeError) as error:  # mlx raises the last two
-            return Failure(request.sample_id, f"{type(error).__name__}: {error}")
-        reason = self._finish_reason(sequence)
-        if reason is not None:
-            return self._finish(sequence, caches, 0, reason)
-        batch.join(sequence, caches)
-        return None
-
-    def _prefill(self, request: Generate) -> tuple[_Sequence, list[Any]]:
+    def _prepare(self, request: Generate) -> _Ready:
         prompt = read_prompt(self.loaded.tokenizer, request, parts=not self.method.variant.query_aware)
-        tokens = list(prompt.tokens)
-        if not tokens:
+        count, context = len(prompt.tokens), self.loaded.context_length
+        if not count:
             raise ConfigError("the prompt is empty")
-        context = self.loaded.context_length
-        room = request.max_tokens if context is None else min(request.max_tokens, context - len(tokens))
+        room = request.max_tokens if context is None else min(request.max_tokens, context - count)
         if room < 1:
-            raise ConfigError(f"the prompt's {len(tokens)} tokens leave no room in the model's context of {context}")
-        session = self._session(self.method.budget_for(len(tokens) + room), sample_seed(request.sample_id))
+            raise ConfigError(f"the prompt's {count} tokens leave no room in the model's context of {context}")
+        budget = self.method.budget_for(count + room)
+        needs = None
+        if self.memory_limit is not None:
+            needs = footprint(self._session(budget), self._admission.shapes, count, room, self.prefill_step)
+        return _Ready(request, prompt, room, self._session(budget, sample_seed(request.sample_id)), needs)
+
+    def _prefill(self, ready: _Ready) -> _Sequence:
+        session, tokens = ready.session, list(ready.prompt.tokens)
         caches = session.caches
         began = time.perf_counter()
         # The last token goes alone: its logits are the only ones needed, and no chunk's are computed.
@@ -182,22 +206,21 @@ class Engine:
         logits = self.model(mx.array([tokens[-1:]]), cache=caches)[:, -1]
         mx.eval(logits, [cache.state for cache in caches])
         read = time.perf_counter()
-        session.after_prefill(prompt)
+        session.after_prefill(ready.prompt)
         mx.eval([cache.state for cache in caches])
         compressed = time.perf_counter() - read
-        first = choose(logits, [(request.sample_id, 0)], self.sampling)
+        first = choose(logits, [(ready.request.sample_id, 0)], self.sampling)
         now = time.perf_counter()
         self._prefill_tokens += len(tokens)
         self._prefill_seconds += now - began
-        cut = room < request.max_tokens
-        return _Sequence(request, len(tokens), room, cut, now - began, compressed, now, first, now), caches
+        return _Sequence(ready, now - began, compressed, now, first, now)
 
     def _finish_reason(self, sequence: _Sequence) -> FinishReason | None:
         if sequence.tokens[-1] in self.loaded.tokenizer.eos_token_ids:
             return "eos"
         if stop_position(self.loaded.tokenizer, sequence.tokens, sequence.request.stop) is not None:
             return "stop"
-        return "length" if len(sequence.tokens) >= sequence.max_tokens else None
+        return "length" if len(sequence.tokens) >= sequence.ready.max_tokens else None
 
     def _finish(self, sequence: _Sequence, caches: Sequence[Any], index: int, reason: FinishReason) -> Generation:
         tokens = sequence.tokens[:-1] if reason == "eos" else sequence.tokens
@@ -206,16 +229,65 @@ class Engine:
             text = text[: stop_position(self.loaded.tokenizer, tokens, sequence.request.stop)]
         return Generation(
             sample_id=sequence.request.sample_id,
-            prompt_tokens=sequence.prompt_tokens,
+            prompt_tokens=len(sequence.ready.prompt.tokens),
             text=text,
             tokens=tuple(sequence.tokens),
             finish_reason=reason,
-            beyond_context=sequence.beyond_context and reason == "length",
+            beyond_context=sequence.ready.beyond_context and reason == "length",
             prefill_seconds=sequence.prefill_seconds,
             compress_seconds=sequence.compress_seconds,
             decode_seconds=sequence.ended - sequence.started,
             cache=cache_use(caches, index),
         )
+
+
+class _Waiting:
+    """Requests that have not started; the next one starts when the admission says it fits."""
+
+    def __init__(self, engine: Engine, requests: Iterable[Generate]) -> None:
+        self.engine = engine
+        self.requests = iter(requests)
+        self.next: _Ready | None = None
+        self.parked: _Sequence | None = None  # prefilled, waits for room
+
+    def join(self, batch: _Batch) -> Iterator[Generation | Failure]:
+        """Prefills what fits beside the batch and joins it; yields what fails or is over at once."""
+        engine = self.engine
+        if self.parked is not None:
+            if not self._fits(batch, self.parked.ready):
+                return
+            batch.join(self.parked)
+            self.parked = None
+        while len(batch) < engine._admission.most:
+            request = self.next.request if self.next is not None else next(self.requests, None)
+            if request is None:
+                return
+            try:
+                self.next = self.next or engine._prepare(request)
+                if self.next.footprint is not None and not engine._admission.fits(
+                    batch.footprints, self.next.footprint
+                ):
+                    return
+                ready, self.next = self.next, None
+                sequence = engine._prefill(ready)
+                if ready.footprint is not None:
+                    needs = settled(ready.session, ready.footprint, ready.max_tokens)
+                    sequence.ready = ready = replace(ready, footprint=needs)
+            except (VeloxEvalError, ValueError, RuntimeError) as error:  # mlx raises the last two
+                self.next = None
+                yield Failure(request.sample_id, f"{type(error).__name__}: {error}")
+                continue
+            reason = engine._finish_reason(sequence)
+            if reason is not None:
+                yield engine._finish(sequence, ready.session.caches, 0, reason)
+            elif self._fits(batch, ready):
+                batch.join(sequence)
+            else:  # its layers took other shares of the budget than could be known before
+                self.parked = sequence
+                return
+
+    def _fits(self, batch: _Batch, ready: _Ready) -> bool:
+        return ready.footprint is None or self.engine._admission.fits(batch.footprints, ready.footprint, prefilled=True)
 
 
 class _Batch:
@@ -229,12 +301,22 @@ class _Batch:
     def __len__(self) -> int:
         return len(self.sequences)
 
-    def join(self, sequence: _Sequence, caches: list[Any]) -> None:
-        """Adds a prefilled sequence."""
+    @property
+    def footprints(self) -> list[Footprint]:
+        """What the sequences in flight need, where there is a memory limit."""
+        return [s.ready.footprint for s in self.sequences if s.ready.footprint is not None]
+
+    def join(self, sequence: _Sequence) -> None:
+        """Adds a prefilled sequence, layer by layer, so that no more than one layer is held twice."""
+        caches = sequence.ready.session.caches
         if self.sequences:
-            caches = [EvictionCache.stack(pair) for pair in zip(self.caches, caches, strict=True)]
+            for layer, cache in enumerate(self.caches):
+                self.caches[layer] = EvictionCache.stack([cache, caches[layer]])
+                caches[layer] = None
+                mx.eval(self.caches[layer].state)
+        else:
+            self.caches = caches
         self.sequences.append(sequence)
-        self.caches = caches
 
     def step(self) -> list[Generation]:
         """Decodes one token of every sequence; returns the answers that are over."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -40,8 +40,9 @@ class TaskChoice(Frozen):
 class Performance(Frozen):
     """Settings that change speed and memory, not answers; they are not part of the hash."""
 
-    batch_size: int | None = Field(
-        default=None, ge=1, description="Sequences decoded together at most; null leaves it to the engine."
+    batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
+        default=None,
+        description="Sequences decoded together at most; auto: what memory_limit allows; null: the engine's choice.",
     )
     memory_limit: int | None = Field(default=None, ge=1, description="Bytes the caches of one batch may hold.")
 
@@ -136,3 +137,17 @@ def config_hash(config: RunConfig, identity: Identity) -> str:
             }
         )
     )
+
+
+def parse_bytes(text: str) -> int:
+    """Returns the bytes that `8GB`, `512MiB` or `1000000` stand for. Raises ConfigError otherwise."""
+    units = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+    number = text.strip().rstrip("BbKkMmGgIi ")
+    unit = text.strip()[len(number) :].strip().upper()
+    try:
+        value = float(number) * units[unit]
+    except (ValueError, KeyError):
+        value = 0
+    if not 1 <= value < 2**63:
+        raise ConfigError(f"memory_limit={text!r} is no size; write 8GB, 512MiB or a number of bytes")
+    return int(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from velox_eval.engine.requests import Generate
 from velox_eval.errors import ConfigError, DataError
@@ -53,7 +53,7 @@ class RunOptions:
     top_p: float = 1.0
     seed: int = 0
     judge: str = "rules"
-    batch_size: int | None = None
+    batch_size: int | Literal["auto"] | None = None
     memory_limit: int | None = None
     results: Path = DEFAULT_RESULTS
     again: bool = False

@@ -67,6 +67,7 @@ def run(options: RunOptions, observer: Observer | None = None) -> RunResult:
         prefill_step=options.prefill_step,
         evict_block=options.evict_block,
         batch_size=options.batch_size,
+        memory_limit=options.memory_limit,
         sampling=Sampling(options.temperature, options.top_p, options.seed),
     )
     draft = _draft(plan, loaded)
