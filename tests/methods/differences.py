@@ -91,4 +91,18 @@ DIFFERENCES = (
         data=indifferent(stream(0, batch=1, heads=2, tokens=60, dim=16)),
         chunk=60,
     ),
+    Difference(
+        what="no layer cuts before the mean budget is reached",
+        reason="a budget at or above the final length must change nothing, in every layer",
+        case=Case("pyramidkv", {"n_sink": 2, "beta": 2.0}, budget=12, installed="pyramidkv", layer=Layer(2, 4)),
+        data=stream(0, batch=1, heads=3, tokens=60, dim=16, scale=1.0),
+        layer=Layer(2, 4),
+    ),
+    Difference(
+        what="budgets are rounded together, so that their mean is the budget",
+        reason="equal memory for every method; rounded one by one they add up to more or less",
+        case=Case("pyramidkv", {"n_sink": 2, "beta": 1.5}, budget=12, installed="pyramidkv", layer=Layer(0, 4)),
+        data=stream(0, batch=1, heads=3, tokens=60, dim=16, scale=1.0),
+        layer=Layer(0, 4),
+    ),
 )

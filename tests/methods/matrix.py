@@ -13,6 +13,7 @@ from typing import Any
 from velox_eval.methods.policy import Layer
 
 from . import references_accumulating as accumulating
+from . import references_layers as layers
 from . import references_plain as plain
 from . import references_prompt as prompt
 from .references import (
@@ -49,7 +50,8 @@ class Case:
     @property
     def id(self) -> str:
         settings = ",".join(f"{key}={value}" for key, value in self.params.items())
-        return f"{self.method}({settings})"
+        where = f"[{self.layer.index}/{self.layer.count}]" if self.layer.count > 1 else ""
+        return f"{self.method}({settings}){where}"
 
     @property
     def sinks(self) -> int:
@@ -244,17 +246,6 @@ CASES = (
     ),
     *(
         Case(
-            "kvzip:paper",
-            {"n_sink": sinks, "chunk": chunk},
-            smallest=sinks + 1,
-            reference=prompt.KVzipPaper,
-            holds_prompt=True,
-            grows=True,
-        )
-        for sinks, chunk in [(2, 7), (0, 2000)]
-    ),
-    *(
-        Case(
             "snapkv",
             {"n_sink": sinks, "obs_window": window},
             smallest=max(sinks + 1, window),
@@ -275,6 +266,47 @@ CASES = (
             recent=window,
         )
         for window, kernel, pooling in [(4, 3, "max"), (5, 7, "mean"), (1, 1, "max")]
+    ),
+    *(
+        Case(
+            "pyramidkv",
+            {"n_sink": sinks, "beta": beta},
+            smallest=sinks + 1,
+            reference=layers.GatheredMass,
+            installed=installed,
+            recent=1,
+            layer=layer,
+        )
+        for sinks, beta, layer, installed in [
+            (2, 2.0, Layer(), "pyramidkv"),
+            (0, 2.0, Layer(0, 4), "pyramidkv"),
+            (3, 5.0, Layer(1, 6), "pyramidkv"),
+            (2, 2.0, Layer(3, 4), None),
+        ]
+    ),
+    *(
+        Case(
+            "pyramidkv:paper",
+            {"window": window, "kernel": 3, "beta": beta},
+            smallest=window,
+            reference=prompt.SnapKVPaper,
+            holds_prompt=True,
+            grows=True,
+            recent=window,
+            layer=layer,
+        )
+        for window, beta, layer in [(4, 20, Layer(0, 3)), (3, 4, Layer(4, 5))]
+    ),
+    *(
+        Case(
+            "kvzip:paper",
+            {"n_sink": sinks, "chunk": chunk},
+            smallest=sinks + 1,
+            reference=prompt.KVzipPaper,
+            holds_prompt=True,
+            grows=True,
+        )
+        for sinks, chunk in [(2, 7), (0, 2000)]
     ),
 )
 EVICTING = tuple(case for case in CASES if case.method != "full")

@@ -30,17 +30,21 @@ class Head:
 class Reference(ABC):
     """A rule at work on one head. `positions` are the rows held, oldest first."""
 
+    start = 0  # tokens before which nothing is cut
+
     def __init__(self, head: Head, params: Mapping[str, Any], budget: int) -> None:
         self.head = head
         self.params = params
         self.budget = budget
         self.positions = np.zeros(0, dtype=np.int64)
+        self.seen = 0
 
     def feed(self, start: int, end: int, decoding: bool) -> None:
         """Tokens start to end come in together and attend; then rows over the budget go."""
         self.positions = np.concatenate([self.positions, np.arange(start, end)])
         self.observe(start, end)
-        if self.cuts(decoding):
+        self.seen = end
+        if self.cuts(decoding) and end > self.start:
             self.cut(len(self.positions) - self.budget)
 
     def observe(self, start: int, end: int) -> None:  # noqa: B027 - most rules remember nothing
@@ -52,7 +56,8 @@ class Reference(ABC):
 
     def finish_prompt(self) -> None:
         """The whole prompt is in."""
-        self.cut(len(self.positions) - self.budget)
+        if self.seen > self.start:
+            self.cut(len(self.positions) - self.budget)
 
     def cut(self, excess: int) -> None:
         """Drops the `excess` rows of lowest worth, of equal ones the oldest."""

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from velox_eval.methods import resolve
+
 from .installed import BY_CALL, BY_CHUNK, installed_cache, installed_positions
 from .matrix import EVICTING, Case
 from .references import Head, Reference
@@ -14,14 +16,20 @@ from .streams import GROUP, Stream, blocks, end_prompt, feed, kept, new_cache, s
 
 
 def references(case: Case, data: Stream, sequence: int) -> list[Reference]:
-    """One reference per KV head of a sequence."""
+    """One reference per KV head of a sequence, with the layer's share of the budget."""
     assert case.reference is not None
+    method = resolve(case.method, case.params, budget=case.budget)
+    share = method.variant.layer_budgets(case.budget, method.params, case.layer.count)[case.layer.index]
+    assert share is not None
     keys, values, queries = data.keys[sequence], data.values[sequence], data.queries[sequence]
     grouped = queries.reshape(-1, GROUP, *queries.shape[1:])
-    return [
-        case.reference(Head(keys[h], values[h], grouped[h], h, (keys, grouped)), case.params, case.budget)
+    made = [
+        case.reference(Head(keys[h], values[h], grouped[h], h, (keys, grouped)), case.params, share)
         for h in range(keys.shape[0])
     ]
+    for reference in made:
+        reference.start = case.budget
+    return made
 
 
 @pytest.mark.parametrize("case", EVICTING, ids=lambda case: case.id)
@@ -32,7 +40,7 @@ def references(case: Case, data: Stream, sequence: int) -> list[Reference]:
 def test_keeps_what_the_reference_keeps(case: Case, prompt: int, chunk: int, decoded: int, block: int | None) -> None:
     data = stream(seed=chunk, batch=2, heads=3, tokens=prompt + decoded, dim=8)
     chunks = split(prompt, chunk)
-    cache = new_cache(case.method, case.params, case.budget, block)
+    cache = new_cache(case.method, case.params, case.budget, block, case.layer)
     feed(cache, data, chunks)
     end_prompt(cache, data)
     feed(cache, data, [1] * decoded, start=prompt)
@@ -58,7 +66,8 @@ def test_keeps_what_the_installed_package_keeps(case: Case, seed: int, scale: fl
     batch = 1 if case.draws else 2
     data = stream(seed, batch, heads=2, tokens=60, dim=16, scale=scale)
     block = None if case.installed in BY_CHUNK else 1
-    ours, theirs = new_cache(case.method, case.params, case.budget, block), installed_cache(case, 16)
+    ours = new_cache(case.method, case.params, case.budget, block, case.layer)
+    theirs = installed_cache(case, 16)
     feed(ours, data, [prompt] + [1] * (60 - prompt))
     feed(theirs, data, [1] * 60 if case.installed in BY_CALL else [prompt] + [1] * (60 - prompt))
     np.testing.assert_array_equal(kept(ours), installed_positions(case, theirs, data))
@@ -74,7 +83,8 @@ def test_differs_from_the_installed_package_only_in_rounding(case: Case, seed: i
     order. Equal worths (zeros) must fall the same way: oldest first.
     """
     data = stream(seed, batch=1, heads=3, tokens=50, dim=16, scale=scale)
-    ours, theirs = new_cache(case.method, case.params, case.budget), installed_cache(case, 16)
+    ours = new_cache(case.method, case.params, case.budget, layer=case.layer)
+    theirs = installed_cache(case, 16)
     watched = dict(enumerate(references(case, data, 0)))
     for token in range(50):
         for cache in (ours, theirs):
