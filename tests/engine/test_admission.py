@@ -6,23 +6,21 @@ from typing import Any
 
 import pytest
 
-from tests.engine.test_engine import requests
+from tests.engine.test_engine import loaded, requests
 from tests.methods.matrix import CASES, Case
 from velox_eval.caches.attention_tap import attention_tap
 from velox_eval.caches.session import MethodSession
 from velox_eval.engine.admission import footprint, layer_shapes
+from velox_eval.engine.calibration import find_directions
 from velox_eval.engine.engine import Engine, _Batch
-from velox_eval.engine.models import LoadedModel, load_model
+from velox_eval.engine.models import LoadedModel
 from velox_eval.engine.requests import Failure, Generate, Generation
 from velox_eval.errors import ConfigError
 from velox_eval.methods import resolve
 from velox_eval.mlx import mx
 from velox_eval.records.config import parse_bytes
 
-
-@pytest.fixture(scope="module")
-def loaded(tiny_model_dir: Any) -> LoadedModel:
-    return load_model(str(tiny_model_dir))
+__all__ = ["loaded"]  # the fixture
 
 
 def held_bytes(caches: list[Any]) -> int:
@@ -34,12 +32,15 @@ def held_bytes(caches: list[Any]) -> int:
 def test_declared_needs_cover_what_is_held(loaded: LoadedModel, case: Case, prompt: int, new: int, step: int) -> None:
     """One sequence, fed for real: never more than declared, and not far less at the end."""
     method = resolve(case.method, case.params, budget=None if case.method == "full" else case.budget + 10)
+    directions = find_directions(loaded, method)
     with attention_tap(loaded.model):
-        probe = MethodSession(loaded.model, method, budget=None)
+        probe = MethodSession(loaded.model, method, budget=None, directions=directions)
         mx.eval(loaded.model(mx.zeros((1, 1), mx.int32), cache=probe.caches))
         shapes = layer_shapes(probe)
-        session = MethodSession(loaded.model, method, budget=method.budget)
-        needs = footprint(MethodSession(loaded.model, method, budget=method.budget), shapes, prompt, new, step)
+        session, spent = (
+            MethodSession(loaded.model, method, budget=method.budget, directions=directions) for _ in range(2)
+        )
+        needs = footprint(spent, shapes, prompt, new, step)
         for start in range(0, prompt - 1, step):
             loaded.model(mx.zeros((1, min(step, prompt - 1 - start)), mx.int32), cache=session.caches)
             held = sum(c.peak_slots * c.row_bytes + c.peak_aux_bytes for c in session.evicting)
