@@ -81,8 +81,8 @@ class Admission:
         if not running:
             return 0
         layers = zip(*(each.slots for each in running), strict=True)
-        widest = [max(slots) for slots in layers]
-        rows = sum(width * shape.row_bytes for width, shape in zip(widest, self.shapes, strict=True))
+        widest: list[int] = [max(slots) for slots in layers]
+        rows: int = sum(width * shape.row_bytes for width, shape in zip(widest, self.shapes, strict=True))
         return rows * len(running) + max(each.aux_bytes for each in running) * len(running)
 
 
