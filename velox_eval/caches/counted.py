@@ -11,7 +11,14 @@ from velox_eval.mlx import mx
 from velox_eval.mlx_lm import BaseCache
 
 
-class CountedCache(BaseCache):  # type: ignore[misc]
+class _NamesOurEngine(type):
+    """mlx-lm refuses to batch a cache without `merge` by printing its class: let that say what does batch it."""
+
+    def __repr__(cls) -> str:
+        return f"<class '{cls.__module__}.{cls.__qualname__}', which velox_eval.engine.engine.Engine batches,>"
+
+
+class CountedCache(BaseCache, metaclass=_NamesOurEngine):  # type: ignore[misc]
     """A layer's cache that counts its rows and bytes per sequence, and refuses mlx-lm's own batching.
 
     It has no `merge`, `to_quantized` or `bits`: mlx-lm would swap a cache that has them for a plain one.
@@ -68,6 +75,7 @@ class CountedCache(BaseCache):  # type: ignore[misc]
     def reported(self) -> Mapping[str, float]:
         """What a cache that is not ours says of itself, by the names it uses."""
         return {}
+
     @property
     def evicted_rows(self) -> list[int]:
         """Rows evicted so far, per sequence and KV head."""
@@ -101,6 +109,7 @@ class CountedCache(BaseCache):  # type: ignore[misc]
 
     def finish_prompt(self) -> None:
         """Called once the whole prompt is in, before the first decoded token."""
+
     def size(self) -> int:
         """Rows held by the longest sequence."""
         return max(self.rows)
