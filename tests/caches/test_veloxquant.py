@@ -8,6 +8,7 @@ import sys
 import typing
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ import pytest
 from tests.conftest import make_tiny_llama
 from velox_eval.caches.session import MethodSession, cache_use, make_caches
 from velox_eval.caches.veloxquant import BridgedCache
+from velox_eval.engine.engine import Engine
+from velox_eval.engine.models import load_model
+from velox_eval.engine.requests import Generate, Generation
 from velox_eval.errors import ConfigError, MethodError
 from velox_eval.methods import METHODS, resolve
 from velox_eval.methods.veloxquant import INSTALLED, NOT_SERVED, installed_spec
@@ -261,3 +265,19 @@ def test_listing_methods_loads_neither_the_package_nor_mlx() -> None:
     assert done.returncode == 0, done.stderr
     assert not any(name.startswith("veloxquant") for name in METHODS)
     assert installed_spec("veloxquant/morphkv").family == "veloxquant"
+
+
+def test_the_engine_runs_it_one_at_a_time(tiny_model_dir: Path) -> None:
+    loaded = load_model(str(tiny_model_dir))
+    method = resolve("veloxquant/morphkv", budget=32)
+    with pytest.raises(ConfigError, match="batch_size=2: the installed package's caches decode one at a time"):
+        Engine(loaded, method, batch_size=2)
+    with pytest.raises(ConfigError, match="use 1, with no memory limit"):
+        Engine(loaded, method, memory_limit=10**9)
+    engine = Engine(loaded, method, batch_size=None)
+    answers = list(engine.generate([Generate(f"{i}", "a prompt of some length " * 3, 20) for i in range(2)]))
+    for answer in answers:
+        assert isinstance(answer, Generation), answer
+        assert answer.cache.kept_tokens == (32, 32)
+        assert answer.cache.reported["morphkv_kept_bytes"] == answer.cache.end_cache_bytes
+    assert engine.report().batch_sizes == (1,)

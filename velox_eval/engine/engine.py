@@ -101,15 +101,14 @@ class Engine:
         probe = self._session(None)
         self.eviction_layers, self.other_layers = tuple(probe.layers), probe.other_layers
         if batch_size is None:
-            batch_size = 1 if self.other_layers else DEFAULT_BATCH
+            batch_size = 1 if probe.unbatched else DEFAULT_BATCH
         self.batch_size = batch_size
         if batch_size == "auto" and memory_limit is None:
             memory_limit = half_the_memory()
         self.memory_limit = memory_limit
-        if (memory_limit is not None or batch_size != 1) and self.other_layers:
-            kinds = ", ".join(sorted(set(self.other_layers.values())))
+        if (memory_limit is not None or batch_size != 1) and probe.unbatched:
             raise ConfigError(
-                f"batch_size={batch_size}: layers with {kinds} decode one at a time; use 1, with no memory limit"
+                f"batch_size={batch_size}: {probe.unbatched} decode one at a time; use 1, with no memory limit"
             )
         probe.check_tap()
         self._reset_report()
@@ -193,25 +192,30 @@ class Engine:
             needs = footprint(self._session(budget), self._admission.shapes, count, room, self.prefill_step)
         return _Ready(request, prompt, room, self._session(budget, sample_seed(request.sample_id)), needs)
 
-    def _prefill(self, ready: _Ready) -> _Sequence:
+    def _read(self, ready: _Ready) -> tuple[mx.array, float]:
+        """Feeds the prompt; returns its last token's logits [1, vocabulary] and the seconds the method took then."""
         session, tokens = ready.session, list(ready.prompt.tokens)
         caches = session.caches
-        began = time.perf_counter()
-        # The last token goes alone: its logits are the only ones needed, and no chunk's are computed.
-        for start in range(0, len(tokens) - 1, self.prefill_step):
-            chunk = tokens[start : min(start + self.prefill_step, len(tokens) - 1)]
-            self.model(mx.array([chunk]), cache=caches)
-            mx.eval([cache.state for cache in caches])
-            mx.clear_cache()
-        logits = self.model(mx.array([tokens[-1:]]), cache=caches)[:, -1]
-        mx.eval(logits, [cache.state for cache in caches])
+        with session.reading():
+            # The last token goes alone: its logits are the only ones needed, and no chunk's are computed.
+            for start in range(0, len(tokens) - 1, self.prefill_step):
+                chunk = tokens[start : min(start + self.prefill_step, len(tokens) - 1)]
+                self.model(mx.array([chunk]), cache=caches)
+                mx.eval([cache.state for cache in caches])
+                mx.clear_cache()
+            logits = self.model(mx.array([tokens[-1:]]), cache=caches)[:, -1]
+            mx.eval(logits, [cache.state for cache in caches])
         read = time.perf_counter()
         session.after_prefill(ready.prompt)
         mx.eval([cache.state for cache in caches])
-        compressed = time.perf_counter() - read
+        return logits, time.perf_counter() - read
+
+    def _prefill(self, ready: _Ready) -> _Sequence:
+        began = time.perf_counter()
+        logits, compressed = self._read(ready)
         first = choose(logits, [(ready.request.sample_id, 0)], self.sampling)
         now = time.perf_counter()
-        self._prefill_tokens += len(tokens)
+        self._prefill_tokens += len(ready.prompt.tokens)
         self._prefill_seconds += now - began
         return _Sequence(ready, now - began, compressed, now, first, now)
 
