@@ -24,11 +24,13 @@ the newest query's; their code for streaming has it too, with 16 rows and positi
 
 from __future__ import annotations
 
-from velox_eval.methods.accumulate import accumulated_key_attention
-from velox_eval.methods.draws import by_head, hashed_uniform, keyed_uniform, stream
+from collections.abc import Mapping
+
+from velox_eval.methods.accumulate import accumulated_key_attention, placed
+from velox_eval.methods.draws import by_head, drawn, drawn_ahead, hashed_uniform, keyed_uniform, stream
 from velox_eval.methods.h2o import budget_share
-from velox_eval.methods.policy import Policy, Rows, State, latest_attention
-from velox_eval.methods.spec import MethodSpec, Parameter, Variant
+from velox_eval.methods.policy import Layer, Policy, Rows, State, latest_attention
+from velox_eval.methods.spec import MethodSpec, Parameter, Value, Variant
 from velox_eval.methods.tova import N_SINK, check_sinks, min_budget_sinks
 from velox_eval.mlx import mx
 
@@ -40,15 +42,32 @@ class CaM(Policy):
     """Ranks by cumulative key-as-query attention; blends what goes into the most similar row that stays."""
 
     merges = True
-    slot_state = ("mass",)
+    slot_state = ("mass", "length")
+
+    def __init__(self, params: Mapping[str, Value], layer: Layer | None = None) -> None:
+        super().__init__(params, layer)
+        self.draws = bool(params["merge_gate"]) and params["merge"] != "drop"
 
     def initial_state(self) -> State:
         """Returns `streams` int64 [1, 1, 1], where the sequence's draws begin."""
         return {"streams": stream(self.layer, int(self.params["seed"]))}
 
     def observe(self, rows: Rows, state: State) -> State:
-        """Returns `mass` [B, H, C]: the attention each row gathered."""
-        return {"streams": state["streams"], "mass": accumulated_key_attention(rows, state.get("mass"))}
+        """Returns `mass` and `length` [B, H, C], what each row gathered and its key's norm, and draws made `ahead`."""
+        ahead = state.get("ahead")
+        if self.draws:
+            streams = by_head(state["streams"], rows.keys.shape[1])
+            if rows.new_slots is None:
+                ahead = drawn_ahead(streams, [number + 1 for number in _going(rows)], None)
+            else:
+                ahead = drawn_ahead(streams, _going(rows), ahead)
+        length = mx.linalg.norm(rows.new_keys.astype(mx.float32), axis=-1)
+        observed = {
+            "streams": state["streams"],
+            "mass": accumulated_key_attention(rows, state.get("mass")),
+            "length": placed(rows, state.get("length"), length),
+        }
+        return observed if ahead is None else {**observed, "ahead": ahead}
 
     def importance(self, rows: Rows, state: State) -> mx.array:
         """Returns the attention each row gathered."""
@@ -59,7 +78,7 @@ class CaM(Policy):
     ) -> tuple[mx.array, mx.array, State]:
         """Returns the rows that took others in, their values, and the state in which they inherit their mass."""
         mass = state["mass"]
-        target, cosine = self._most_similar(rows, evicted)
+        target, cosine = self._most_similar(rows, state["length"], evicted)
         gone, taker = (mx.take_along_axis(mass, index, axis=-1) for index in (evicted, target))
         merged = self._gate(rows, state, gone, taker)
         if over is not None:
@@ -80,11 +99,12 @@ class CaM(Policy):
         mass = mass + (takes * inherited[..., None]).sum(axis=2)
         return slots, new.astype(rows.values.dtype), {**state, "mass": mass}
 
-    def _most_similar(self, rows: Rows, evicted: mx.array) -> tuple[mx.array, mx.array]:
+    def _most_similar(self, rows: Rows, length: mx.array, evicted: mx.array) -> tuple[mx.array, mx.array]:
         """Returns (slots int32 [B, H, k], cosines [B, H, k]): of equal ones the oldest; no sink, none that goes."""
         keys = rows.keys.astype(mx.float32)
-        unit = keys / (mx.linalg.norm(keys, axis=-1, keepdims=True) + TINY)
-        cosine = mx.take_along_axis(unit, evicted[..., None], axis=2) @ unit.swapaxes(-1, -2)
+        product = mx.take_along_axis(keys, evicted[..., None], axis=2) @ keys.swapaxes(-1, -2)
+        gone = mx.take_along_axis(length, evicted, axis=-1)
+        cosine = product / (gone[..., None] * length[:, :, None] + TINY)
         stays = mx.put_along_axis(rows.positions >= self.n_sink, evicted, mx.array(False), axis=-1)
         cosine = mx.where(stays[:, :, None], cosine, -mx.inf)
         best = cosine.max(axis=-1, keepdims=True)
@@ -96,14 +116,18 @@ class CaM(Policy):
 
     def _gate(self, rows: Rows, state: State, gone: mx.array, taker: mx.array) -> mx.array:
         """Returns boolean [B, H, k]: whether each row that goes is merged; the n-th ever to go has the n-th draw."""
-        if self.params["merge"] == "drop":
-            return mx.zeros(gone.shape, mx.bool_)
-        if not self.params["merge_gate"]:
-            return mx.ones(gone.shape, mx.bool_)
+        if not self.draws:
+            return mx.full(gone.shape, self.params["merge"] != "drop")
         chance = mx.where(taker > 0, gone / mx.maximum(taker, 1e-30), (gone > 0).astype(mx.float32))
-        budgets = mx.array([budget or 0 for budget in rows.budgets], mx.int32)[:, None, None]
-        draws = rows.newest - budgets + mx.arange(1 - gone.shape[-1], 1, dtype=mx.int32)
-        return keyed_uniform(by_head(state["streams"], gone.shape[1]), draws) < chance
+        if rows.new_slots is not None:
+            return drawn(state["ahead"], _going(rows)) < chance
+        numbers = mx.array(_going(rows), mx.int32)[:, None, None] + mx.arange(1 - gone.shape[-1], 1, dtype=mx.int32)
+        return keyed_uniform(by_head(state["streams"], gone.shape[1]), numbers) < chance
+
+
+def _going(rows: Rows) -> list[int]:
+    """Returns for each sequence the number of rows that went before the last one that goes now, were it to evict."""
+    return [seen - 1 - (budget or 0) for seen, budget in zip(rows.seen, rows.budgets, strict=True)]
 
 
 class CaMPaper(Policy):

@@ -62,11 +62,16 @@ class ChunkKV(Policy):
         worth, count = (_chunked(mx.take_along_axis(array, order, axis=-1), size) for array in (mass * body, body))
         count = count.sum(axis=-1)
         mean = mx.where(count > 0, worth.sum(axis=-1) / mx.maximum(count, 1), mx.inf)
-        ranked = mx.argsort(mean, axis=-1)
-        rank = mx.argsort(ranked, axis=-1)
-        upto = mx.take_along_axis(mx.cumsum(mx.take_along_axis(count, ranked, axis=-1), axis=-1), rank, axis=-1)
-        chosen = mx.where(upto - count < missing, rank.astype(mx.float32) - MARK, 0.0)
-        by_slot = mx.take_along_axis(chosen, mx.argsort(order, axis=-1) // size, axis=-1)
+        chunk = mx.argsort(order, axis=-1) // size  # of each slot
+        if rows.new_slots is not None:  # one row too many: one chunk at most
+            lowest = mx.argmin(mean, axis=-1, keepdims=True)
+            by_slot = mx.where((chunk == lowest) & (missing > 0), -MARK, 0.0)
+        else:
+            ranked = mx.argsort(mean, axis=-1)
+            rank = mx.argsort(ranked, axis=-1)
+            upto = mx.take_along_axis(mx.cumsum(mx.take_along_axis(count, ranked, axis=-1), axis=-1), rank, axis=-1)
+            chosen = mx.where(upto - count < missing, rank.astype(mx.float32) - MARK, 0.0)
+            by_slot = mx.take_along_axis(chosen, chunk, axis=-1)
         return mx.where(mark < 0, -2 * MARK, mx.where(body, by_slot, 0.0))
 
 

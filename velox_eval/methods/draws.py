@@ -15,6 +15,7 @@ GOLDEN = 0x9E3779B9  # odd, far from every simple fraction of 2^32
 STRIDE = 1_000_003  # positions a stream has before it runs into the next one's
 HEADS = LAYERS = 2**10
 SAMPLES = 2**22
+AHEAD = 64  # draws made together, since one costs nearly as much as many
 
 
 def stream(layer: Layer, seed: int) -> mx.array:
@@ -37,6 +38,26 @@ def keyed_uniform(streams: mx.array, draws: mx.array, low: float = 0.0) -> mx.ar
     keys = mx.stack([number >> 32, number & 0xFFFFFFFF], axis=-1).astype(mx.uint32)
     drawn: mx.array = mx.vmap(lambda key: mx.random.uniform(low, 1.0, key=key))(keys.reshape(-1, 2))
     return drawn.reshape(number.shape)
+
+
+def drawn_ahead(streams: mx.array, numbers: Sequence[int], old: mx.array | None, low: float = 0.0) -> mx.array:
+    """Returns float32 [B, H, AHEAD] that `drawn` takes draw `numbers[b]` from, and the next ones as far as they go.
+
+    `old` is what it returned for the number before; None, or after a leap: nothing that serves.
+    """
+    if old is not None and all(number % AHEAD for number in numbers):
+        return old
+    first = mx.array([number - number % AHEAD for number in numbers], mx.int32)[:, None, None]
+    return keyed_uniform(streams, first + mx.arange(AHEAD, dtype=mx.int32), low)
+
+
+def drawn(ahead: mx.array, numbers: Sequence[int]) -> mx.array:
+    """Returns float32 [B, H, 1]: draw `numbers[b]` of each sequence's streams, from `drawn_ahead`."""
+    places = [number % AHEAD for number in numbers]
+    if len(set(places)) == 1:
+        return ahead[..., places[0] : places[0] + 1]
+    index = mx.broadcast_to(mx.array(places, mx.int32)[:, None, None], (*ahead.shape[:2], 1))
+    return mx.take_along_axis(ahead, index, axis=-1)
 
 
 def hashed_uniform(streams: mx.array, coordinates: Sequence[mx.array]) -> mx.array:

@@ -11,11 +11,11 @@ layer: there every layer and sample sees the same noise, and a head's depends on
 depends on sample, layer, head and position.
 
 paper: what a query pays is softmax((logits + noise) / tau), with new noise for every query and row, added up over
-every query seen. Tau is `tau_init` for the prompt and moves to `tau_end` over `anneal_steps` decoded tokens, where
-it stays (the authors' code adds 0.01 a token, which is 1 to 2 over 100). The newest floor(`recent_ratio` x budget)
-rows stay, the rest of the budget goes to the highest sums. Query heads that share a KV head are summed; the
-authors' models share none. Their code cuts the prompt once and evicts at every eighth token; here a prompt is cut
-after each chunk, and rows go at every token.
+every query seen. Tau is `tau_init` for the prompt and moves to `tau_end` over `anneal_steps` tokens that come in
+alone (the prompt's last one and the decoded), where it stays (the authors' code adds 0.01 a token: 1 to 2 over
+100). The newest floor(`recent_ratio` x budget) rows stay, the rest of the budget goes to the highest sums. Query
+heads that share a KV head are summed; the authors' models share none. Their code cuts the prompt once and evicts at
+every eighth token; here a prompt is cut after each chunk, and rows go at every token.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from velox_eval.methods.accumulate import accumulated, accumulated_key_attention, new_positions, placed, query_logits
-from velox_eval.methods.draws import by_head, gumbel, hashed_uniform, keyed_uniform, stream
+from velox_eval.methods.draws import by_head, drawn, drawn_ahead, gumbel, hashed_uniform, keyed_uniform, stream
 from velox_eval.methods.h2o import budget_share, check_protected
 from velox_eval.methods.policy import Layer, Policy, Rows, State
 from velox_eval.methods.spec import MethodSpec, Parameter, Value, Variant
@@ -47,13 +47,20 @@ class Keyformer(Policy):
         return {"streams": stream(self.layer, int(self.params["seed"]))}
 
     def observe(self, rows: Rows, state: State) -> State:
-        """Returns `mass` [B, H, C] and the `noise` [B, H, C] drawn for each row."""
+        """Returns `mass` [B, H, C], the `noise` [B, H, C] drawn for each row, and draws made `ahead`."""
         streams = by_head(state["streams"], rows.keys.shape[1])
-        noise = gumbel(keyed_uniform(streams, new_positions(rows)[..., 0], LOW))
+        if rows.new_slots is None:
+            ahead = drawn_ahead(streams, rows.seen, None, LOW)  # for the row after these
+            uniform = keyed_uniform(streams, new_positions(rows)[..., 0], LOW)
+        else:
+            newest = [seen - 1 for seen in rows.seen]
+            ahead = drawn_ahead(streams, newest, state.get("ahead"), LOW)
+            uniform = drawn(ahead, newest)
         return {
             "streams": state["streams"],
+            "ahead": ahead,
             "mass": accumulated_key_attention(rows, state.get("mass")),
-            "noise": placed(rows, state.get("noise"), noise),
+            "noise": placed(rows, state.get("noise"), gumbel(uniform)),
         }
 
     def importance(self, rows: Rows, state: State) -> mx.array:
