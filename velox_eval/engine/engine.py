@@ -33,7 +33,7 @@ PROGRESS_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
-class _Ready:
+class Ready:
     """A request that may start: its tokens, its room, its caches, and what they will need."""
 
     request: Generate
@@ -51,7 +51,7 @@ class _Ready:
 class _Sequence:
     """One answer being written."""
 
-    ready: _Ready
+    ready: Ready
     prefill_seconds: float
     compress_seconds: float
     started: float  # when the first token was there
@@ -111,7 +111,7 @@ class Engine:
                 f"batch_size={batch_size}: {probe.unbatched} decode one at a time; use 1, with no memory limit"
             )
         probe.check_tap()
-        self._reset_report()
+        self.begin()
 
     def _session(self, budget: int | None, seed: int = 0) -> MethodSession:
         return MethodSession(
@@ -120,14 +120,16 @@ class Engine:
             budget=budget,
             evict_block=self.evict_block,
             seed=seed,
-            encode=self._encode,
+            encode=self.encode,
             directions=self._directions,
         )
 
-    def _encode(self, text: str) -> list[int]:
+    def encode(self, text: str) -> list[int]:
+        """Returns the tokens of `text` as it stands, nothing added."""
         return list(self.loaded.tokenizer.encode(text, add_special_tokens=False))
 
-    def _reset_report(self) -> None:
+    def begin(self) -> None:
+        """Starts the report anew."""
         self._batch_sizes: set[int] = set()
         self._decode_tokens = self._prefill_tokens = 0
         self._decode_seconds = self._prefill_seconds = 0.0
@@ -149,11 +151,11 @@ class Engine:
         self, requests: Iterable[Generate], *, on_step: Callable[[Progress], None] | None = None
     ) -> Iterator[Generation | Failure]:
         """Yields an answer or a Failure per request, each as soon as it is there (not in request order)."""
-        self._reset_report()
+        self.begin()
         batch = _Batch(self)
         reported = 0.0
         with attention_tap(self.model), wired_limit(self.model):
-            self._admission = self._warm_up()
+            self.warm_up()
             waiting = _Waiting(self, requests)
             mx.reset_peak_memory()
             while True:
@@ -170,15 +172,17 @@ class Engine:
         held = sum(cache.kept_bytes for cache in batch.caches if isinstance(cache, CountedCache))
         return Progress(len(batch), self._decode_tokens, speed, held)
 
-    def _warm_up(self) -> Admission:
-        """Loads weights and compiles kernels, so that no sample pays for it; returns what decides who may start."""
+    def warm_up(self) -> None:
+        """Loads weights and compiles kernels, so that no sample pays for it, and settles what decides who may start."""
         session = self._session(None)
         for length in (8, 1, 1):
             mx.eval(self.model(mx.zeros((1, length), mx.int32), cache=session.caches))
         shapes = [] if self.memory_limit is None else layer_shapes(session)
-        return Admission(None if self.batch_size == "auto" else self.batch_size, self.memory_limit, shapes)
+        most = None if self.batch_size == "auto" else self.batch_size
+        self._admission = Admission(most, self.memory_limit, shapes)
 
-    def _prepare(self, request: Generate) -> _Ready:
+    def prepare(self, request: Generate) -> Ready:
+        """Returns the request with its tokens, room and caches. Raises ConfigError when there is no room for it."""
         prompt = read_prompt(self.loaded.tokenizer, request, parts=not self.method.variant.query_aware)
         count, context = len(prompt.tokens), self.loaded.context_length
         if not count:
@@ -190,9 +194,9 @@ class Engine:
         needs = None
         if self.memory_limit is not None:
             needs = footprint(self._session(budget), self._admission.shapes, count, room, self.prefill_step)
-        return _Ready(request, prompt, room, self._session(budget, sample_seed(request.sample_id)), needs)
+        return Ready(request, prompt, room, self._session(budget, sample_seed(request.sample_id)), needs)
 
-    def _read(self, ready: _Ready) -> tuple[mx.array, float]:
+    def read(self, ready: Ready) -> tuple[mx.array, float]:
         """Feeds the prompt; returns its last token's logits [1, vocabulary] and the seconds the method took then."""
         session, tokens = ready.session, list(ready.prompt.tokens)
         caches = session.caches
@@ -210,14 +214,24 @@ class Engine:
         mx.eval([cache.state for cache in caches])
         return logits, time.perf_counter() - read
 
-    def _prefill(self, ready: _Ready) -> _Sequence:
+    def _prefill(self, ready: Ready) -> _Sequence:
         began = time.perf_counter()
-        logits, compressed = self._read(ready)
+        logits, compressed = self.read(ready)
         first = choose(logits, [(ready.request.sample_id, 0)], self.sampling)
         now = time.perf_counter()
-        self._prefill_tokens += len(ready.prompt.tokens)
-        self._prefill_seconds += now - began
+        self.count_prefill(len(ready.prompt.tokens), now - began)
         return _Sequence(ready, now - began, compressed, now, first, now)
+
+    def count_prefill(self, tokens: int, seconds: float) -> None:
+        """Adds a prompt that was read to the report."""
+        self._prefill_tokens += tokens
+        self._prefill_seconds += seconds
+
+    def count_decode(self, sequences: int, seconds: float) -> None:
+        """Adds a step of so many sequences to the report."""
+        self._batch_sizes.add(sequences)
+        self._decode_tokens += sequences
+        self._decode_seconds += seconds
 
     def _finish_reason(self, sequence: _Sequence) -> FinishReason | None:
         if sequence.tokens[-1] in self.loaded.tokenizer.eos_token_ids:
@@ -251,7 +265,7 @@ class _Waiting:
     def __init__(self, engine: Engine, requests: Iterable[Generate]) -> None:
         self.engine = engine
         self.requests = iter(requests)
-        self.next: _Ready | None = None
+        self.next: Ready | None = None
         self.parked: _Sequence | None = None  # prefilled, waits for room
 
     def join(self, batch: _Batch) -> Iterator[Generation | Failure]:
@@ -267,7 +281,7 @@ class _Waiting:
             if request is None:
                 return
             try:
-                self.next = self.next or engine._prepare(request)
+                self.next = self.next or engine.prepare(request)
                 if self.next.footprint is not None and not engine._admission.fits(
                     batch.footprints, self.next.footprint
                 ):
@@ -290,7 +304,7 @@ class _Waiting:
                 self.parked = sequence
                 return
 
-    def _fits(self, batch: _Batch, ready: _Ready) -> bool:
+    def _fits(self, batch: _Batch, ready: Ready) -> bool:
         return ready.footprint is None or self.engine._admission.fits(batch.footprints, ready.footprint, prefilled=True)
 
 
@@ -331,9 +345,7 @@ class _Batch:
         mx.async_eval([cache.state for cache in self.caches])
         chosen = choose(logits, draws, engine.sampling)
         now = time.perf_counter()
-        engine._batch_sizes.add(len(self.sequences))
-        engine._decode_tokens += len(self.sequences)
-        engine._decode_seconds += now - began
+        engine.count_decode(len(self.sequences), now - began)
         finished, staying = [], []
         for index, (sequence, token) in enumerate(zip(self.sequences, chosen, strict=True)):
             sequence.tokens.append(token)

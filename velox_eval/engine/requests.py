@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from velox_eval.caches.use import CacheUse
 
 __all__ = [
     "CacheUse",
+    "Comparison",
     "EngineReport",
     "Failure",
     "FinishReason",
     "Generate",
     "Generation",
+    "Outcome",
     "Progress",
+    "Request",
     "Sampling",
+    "TeacherForce",
 ]
 
 FinishReason = Literal["eos", "stop", "length"]
@@ -37,6 +41,33 @@ class Generate:
     chat: bool = False
     system: str | None = None
     context: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class TeacherForce:
+    """One comparison with the full cache: both read the prompt and are fed the same continuation, token by token.
+
+    `continuation` None feeds the full cache's own greedy answer. At most `max_tokens` tokens are compared. The other
+    fields are those of Generate.
+    """
+
+    sample_id: str
+    prompt: str
+    continuation: str | None
+    max_tokens: int
+    chat: bool = False
+    system: str | None = None
+    context: tuple[int, int] | None = None
+
+    @property
+    def reading(self) -> Generate:
+        """The prompt and its room, as the engine reads them."""
+        return Generate(
+            self.sample_id, self.prompt, self.max_tokens, chat=self.chat, system=self.system, context=self.context
+        )
+
+
+Request: TypeAlias = "Generate | TeacherForce"  # what a task may ask
 
 
 @dataclass(frozen=True)
@@ -73,6 +104,38 @@ class Generation:
         """Decode steps over their seconds in flight; None under two tokens."""
         steps = len(self.tokens) - 1
         return steps / self.decode_seconds if steps > 0 and self.decode_seconds > 0 else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A method beside the full cache on the same tokens; per token, before it was fed. Natural logarithms.
+
+    `kl` is KL(full || method) over the vocabulary, `agree` whether both rank the same token first, `full_logprob`
+    and `method_logprob` are those of the token that was fed. Seconds are the method's alone.
+    """
+
+    sample_id: str
+    prompt_tokens: int
+    text: str  # what was fed
+    tokens: tuple[int, ...]
+    kl: tuple[float, ...]
+    agree: tuple[bool, ...]
+    full_logprob: tuple[float, ...]
+    method_logprob: tuple[float, ...]
+    beyond_context: bool  # the token limit was cut at the model's context length
+    prefill_seconds: float
+    compress_seconds: float
+    decode_seconds: float
+    cache: CacheUse  # the method's
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Steps of the method over their seconds; None under two tokens."""
+        steps = len(self.tokens) - 1
+        return steps / self.decode_seconds if steps > 0 and self.decode_seconds > 0 else None
+
+
+Outcome: TypeAlias = "Generation | Comparison | Failure"  # what comes of a request
 
 
 @dataclass(frozen=True)
