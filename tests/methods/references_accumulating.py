@@ -9,6 +9,7 @@ import numpy as np
 from velox_eval.mlx import mx
 
 from .references import Array, Head, Reference, attention, softmax
+from .references_plain import mixed
 
 
 class Accumulating(Reference):
@@ -78,13 +79,6 @@ class Keyformer(Accumulating):
 
 
 TAU = {"tau_init": 1.0, "tau_end": 1.0, "anneal_steps": 0}
-
-
-def mixed(bits: int) -> int:
-    """An integer hash of 32 bits."""
-    bits = ((bits ^ (bits >> 16)) * 0x21F0AAAD) % 2**32
-    bits = ((bits ^ (bits >> 15)) * 0x735A2D97) % 2**32
-    return bits ^ (bits >> 15)
 
 
 def hashed(stream: int, *places: int) -> float:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import hashlib
 
+from velox_eval.methods.draws import GOLDEN, mixed
 from velox_eval.methods.policy import Policy, Rows, State
 from velox_eval.methods.spec import MethodSpec, Parameter, Variant
 from velox_eval.methods.tova import check_sinks, min_budget_sinks
 from velox_eval.mlx import mx
-
-GOLDEN = 0x9E3779B9  # odd, far from every simple fraction of 2^32
 
 
 class Random(Policy):
@@ -36,13 +35,6 @@ class Random(Policy):
         """Returns a number in [0, 1) that depends on the row's place alone."""
         drawn = mixed(rows.positions.astype(mx.uint32) * GOLDEN + state["salts"])
         return (drawn >> 8).astype(mx.float32) * 2.0**-24
-
-
-def mixed(bits: mx.array) -> mx.array:
-    """Returns uint32 numbers in which every bit depends on every bit of `bits` (xor-shifts and odd products)."""
-    bits = (bits ^ (bits >> 16)) * 0x21F0AAAD
-    bits = (bits ^ (bits >> 15)) * 0x735A2D97
-    return bits ^ (bits >> 15)
 
 
 SPEC = MethodSpec(
