@@ -32,6 +32,15 @@ class Difference:
         return f"{self.case.method}: {self.what}"
 
 
+@dataclass(frozen=True)
+class SessionDifference:
+    """One difference that only whole sessions show, and the test that shows it."""
+
+    what: str
+    reason: str
+    test: str  # file::function in this folder
+
+
 def twice(data: Stream) -> Stream:
     """The same sequence as two of a batch."""
     return Stream(*(np.concatenate([array, array]) for array in (data.keys, data.values, data.queries)))
@@ -104,5 +113,23 @@ DIFFERENCES = (
         case=Case("pyramidkv", {"n_sink": 2, "beta": 1.5}, budget=12, installed="pyramidkv", layer=Layer(0, 4)),
         data=stream(0, batch=1, heads=3, tokens=60, dim=16, scale=1.0),
         layer=Layer(0, 4),
+    ),
+)
+
+SESSION_DIFFERENCES = (
+    SessionDifference(
+        what="squeeze: the cut at the prompt's end spares the newest row",
+        reason="it has gathered nothing yet; the package protects it at every other step",
+        test="test_squeeze::test_the_cut_at_the_prompts_end_spares_the_newest_row",
+    ),
+    SessionDifference(
+        what="squeeze: the last layer holds the mean budget until the prompt is in",
+        reason="layers are treated alike; the package's order of reports gives the last one its budget early",
+        test="test_squeeze::test_the_last_layer_holds_the_mean_budget_until_the_prompt_is_in",
+    ),
+    SessionDifference(
+        what="squeeze: budgets are rounded together, and what raising one to its least costs is taken from the others",
+        reason="equal memory for every method",
+        test="test_squeeze::test_budgets_by_concentration_have_the_budget_as_their_mean",
     ),
 )

@@ -286,6 +286,25 @@ CASES = (
     ),
     *(
         Case(
+            "squeeze",
+            {"n_sink": sinks, "strength": strength},
+            smallest=sinks + 1,
+            reference=layers.GatheredMass,
+            installed="squeeze",
+            recent=1,
+        )
+        for sinks, strength in [(2, 1.0), (0, 0.5)]
+    ),
+    Case("squeeze:paper", reference=layers.H2OAtTheEnd, holds_prompt=True),
+    Case(
+        "squeeze:paper",
+        {"policy": "sliding_window", "share": 0.0},
+        reference=layers.SlidingWindowAtTheEnd,
+        holds_prompt=True,
+        recent=1,
+    ),
+    *(
+        Case(
             "pyramidkv:paper",
             {"window": window, "kernel": 3, "beta": beta},
             smallest=window,

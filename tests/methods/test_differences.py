@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
-from .differences import DIFFERENCES, Difference
+from .differences import DIFFERENCES, SESSION_DIFFERENCES, Difference, SessionDifference
 from .installed import installed_cache, installed_positions
 from .streams import feed, kept, new_cache, split
 
@@ -28,3 +30,10 @@ def test_a_sequence_keeps_the_same_rows_anywhere_in_a_batch() -> None:
     feed(ours, difference.data, [1] * difference.data.keys.shape[2])
     mine = kept(ours)
     assert (mine[0] == mine[1]).all()
+
+
+@pytest.mark.parametrize("difference", SESSION_DIFFERENCES, ids=lambda difference: difference.what)
+def test_a_difference_of_sessions_has_a_test_that_shows_it(difference: SessionDifference) -> None:
+    file, function = difference.test.split("::")
+    assert callable(getattr(importlib.import_module(f"tests.methods.{file}"), function))
+    assert difference.reason

@@ -235,6 +235,7 @@ class EvictionCache(CountedCache):
         self.prompt_done = True
         excess = self._excess(0)
         if self.slots is not None and any(excess):
+            self._compact()
             self._evict(self._view(self._held.keys[:, :, :0], None, self._scale), excess)
         if self.policy.grows:
             self.policy_state = {}

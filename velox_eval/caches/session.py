@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from mlx.utils import tree_flatten
 from velox_eval.caches.attention_tap import attention_tap
 from velox_eval.caches.base import EvictionCache
 from velox_eval.caches.counted import CountedCache
+from velox_eval.caches.layer_tap import layer_tap
 from velox_eval.caches.renumbering import check_rotations
 from velox_eval.caches.rewind import rewound
 from velox_eval.caches.use import CacheUse
@@ -143,6 +144,18 @@ class MethodSession:
         kinds = sorted(set(self.other_layers.values()))
         return f"layers with {', '.join(kinds)}" if kinds else None
 
+    def reading(self) -> AbstractContextManager[None]:
+        """Returns the context to read the prompt in, for methods that watch the model read."""
+        watching = self.method.variant.while_reading
+        return watching(self) if watching is not None else nullcontext()
+
+    def watch_layers(self, told: Callable[[int, mx.array, mx.array], None]) -> AbstractContextManager[None]:
+        """Returns a context in which `told` sees each evicting layer's hidden states before and after attention."""
+        modules = list(getattr(self.model, "layers", ()))
+        if len(modules) != len(self.caches):
+            raise MethodError(f"{self.method.label}: this model's decoder layers cannot be told from its caches")
+        return layer_tap([(modules[layer], self.caches[layer]) for layer in self.layers], told)
+
     def after_prefill(self, prompt: Prompt | Sequence[int] = ()) -> None:
         """Does what the method does once the prompt is in: passes, layer budgets, the cut."""
         self.prompt = prompt if isinstance(prompt, Prompt) else Prompt(prompt)
@@ -190,7 +203,7 @@ class MethodSession:
             check_rotations(self.model, self.layers, [Rotation(policy.layer) for policy in policies])
         if not self.method.variant.needs_queries:
             return
-        with self:
+        with self, self.reading():
             mx.eval(self.model(mx.zeros((1, 1), mx.int32), cache=self.caches))
         unseen = [layer for layer in self.layers if self.caches[layer].awaits_queries]
         if unseen:

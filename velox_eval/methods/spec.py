@@ -6,6 +6,7 @@ A method's file defines its `SPEC` and its Policy classes; `velox_eval.methods` 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +98,7 @@ class Variant:
     `policy(params, layer)` builds one layer's Policy (imports mlx).
     `layer_budgets(budget, params, layers)` shares the budget out over the layers (mean: the budget; None: a layer
     that keeps everything, and is not part of the mean).
+    `while_reading(session)` returns a context that watches the model read the prompt.
     `after_prefill(session)` is what the method does once the prompt is in, before any row of it is cut.
     """
 
@@ -112,6 +114,7 @@ class Variant:
     query_aware: bool = True  # what it keeps of a context may depend on the question that follows it
     installed: str = ""  # the installed package's method whose own caches run; then `policy` is never asked for
     layer_budgets: Callable[[int, Mapping[str, Value], int], list[int | None]] = _same_for_all
+    while_reading: Callable[[Any], AbstractContextManager[None]] | None = None
     after_prefill: Callable[[Any], None] | None = None
 
 
