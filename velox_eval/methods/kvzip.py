@@ -28,7 +28,7 @@ from typing import Any
 
 from velox_eval.errors import MethodError
 from velox_eval.methods import pairs
-from velox_eval.methods.policy import Policy, Rows, State, attention_weights, grouped
+from velox_eval.methods.policy import Policy, Rows, State, attention_weights, grouped_logits
 from velox_eval.methods.spec import MethodSpec, Parameter, Variant
 from velox_eval.methods.tova import N_SINK, check_sinks, min_budget_sinks
 from velox_eval.mlx import mx
@@ -93,11 +93,10 @@ class KVzipPaper(Policy):
     @staticmethod
     def _paid(rows: Rows, queries: mx.array, now: Pass) -> mx.array:
         """The largest weight of the new queries on each row of the chunk: [B, H, end - start]."""
-        keys = rows.keys.astype(mx.float32)
-        parts = [keys[:, :, : now.sinks], keys[:, :, now.start : now.end], keys[:, :, now.own :]]
+        parts = [rows.keys[:, :, a:b] for a, b in ((0, now.sinks), (now.start, now.end), (now.own, None))]
         batch, heads, own, _ = parts[2].shape
         new = queries.shape[2]
-        logits = grouped(queries * rows.scale, rows) @ mx.concatenate(parts, axis=2)[:, :, None].swapaxes(-1, -2)
+        logits = grouped_logits(queries, mx.concatenate(parts, axis=2), rows.scale)
         before = now.sinks + now.end - now.start
         seen = mx.arange(before + own)[None] <= mx.arange(before + own - new, before + own)[:, None]
         weights = mx.softmax(mx.where(seen, logits, -mx.inf), axis=-1)

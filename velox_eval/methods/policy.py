@@ -153,3 +153,11 @@ def latest(new: mx.array, old: mx.array | None, count: int) -> mx.array:
     if old is None:
         old = mx.zeros((*new.shape[:2], count, new.shape[-1]), new.dtype)
     return mx.concatenate([old[:, :, new.shape[2] :], new], axis=2)
+
+
+def grouped_logits(queries: mx.array, keys: mx.array, scale: float) -> mx.array:
+    """Returns the logits [B, H, G, W, C] of `queries` [B, H * G, W, D] with `keys` [B, H, C, D], float32."""
+    batch, heads, slots, dim = keys.shape
+    together = (queries.astype(mx.float32) * scale).reshape(batch, heads, -1, dim)  # one product a KV head
+    logits = together @ keys.astype(mx.float32).swapaxes(-1, -2)
+    return logits.reshape(batch, heads, -1, queries.shape[2], slots)

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from velox_eval.errors import ConfigError
-from velox_eval.methods.policy import Layer, Policy, Rows, State, attention_weights, grouped, latest
+from velox_eval.methods.policy import Layer, Policy, Rows, State, attention_weights, grouped_logits, latest
 from velox_eval.methods.spec import MethodSpec, Parameter, Value, Variant
 from velox_eval.methods.tova import N_SINK, check_sinks
 from velox_eval.mlx import mx
@@ -55,8 +55,7 @@ class SnapKVPaper(Policy):
 
     def importance(self, rows: Rows, state: State) -> mx.array:
         """Returns the pooled attention of the window to each row before it, 0 in the window itself."""
-        queries = grouped(state["recent_queries"], rows)
-        logits = (queries @ rows.keys.astype(mx.float32)[:, :, None].swapaxes(-1, -2)) * rows.scale
+        logits = grouped_logits(state["recent_queries"], rows.keys, rows.scale)
         slots = logits.shape[-1]  # the prompt is held whole, so row p lies in slot p
         seen = mx.arange(slots) <= mx.arange(slots - self.window, slots)[:, None]
         paid = mx.softmax(mx.where(seen, logits, -mx.inf), axis=-1).sum(axis=3)[..., : slots - self.window]
