@@ -23,8 +23,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from velox_eval.errors import ConfigError
-from velox_eval.methods import window
-from velox_eval.methods.policy import LOWEST, Layer, Policy, Rows, State, grouped, latest
+from velox_eval.methods import distant, window
+from velox_eval.methods.policy import Layer, Policy, Rows, State, grouped
 from velox_eval.methods.spec import MethodSpec, Parameter, Value, Variant, skip_first_layers
 from velox_eval.methods.tova import N_SINK
 from velox_eval.mlx import mx
@@ -56,6 +56,7 @@ class MorphKVPaper(Policy):
 
     needs_queries = True
     holds_prompt = True
+    slot_state = distant.SLOT_STATE
 
     def __init__(self, params: Mapping[str, Value], layer: Layer | None = None) -> None:
         super().__init__(params, layer)
@@ -64,24 +65,18 @@ class MorphKVPaper(Policy):
         self.slack = int(params["interval"]) - 1
 
     def observe(self, rows: Rows, state: State) -> State:
-        """Returns the last `window` queries [B, H_q, window, D]; zeros in front until there are as many."""
+        """Returns the window's queries and the share each pays to the distant rows (velox_eval.methods.distant)."""
         assert rows.queries is not None
-        return {"recent_queries": latest(rows.queries, state.get("recent_queries"), self.window)}
+        queries = grouped(rows.queries, rows) * rows.scale
+        if self.params["group"] == "logit_sum":
+            queries = queries.sum(axis=2, keepdims=True)  # a sum of products is the product with the sum
+        return distant.watched(rows, state, queries, self.window - 1, rows.newest - self.window)
 
     def importance(self, rows: Rows, state: State) -> mx.array:
         """Returns the window's fused attention to each distant row; the recent ones count for nothing."""
-        voters = grouped(state["recent_queries"][:, :, :-1], rows)
-        if self.params["group"] == "logit_sum":
-            voters = voters.sum(axis=2)  # a sum of products is the product with the sum
-        batch, heads = rows.keys.shape[:2]
-        voters = voters.reshape(batch, heads, -1, voters.shape[-1])
-        logits = (voters * rows.scale) @ rows.keys.astype(mx.float32).swapaxes(-1, -2)
-        distant = (rows.positions >= 0) & (rows.positions < rows.newest - self.window)
-        weights = mx.softmax(mx.where(distant[:, :, None], logits, LOWEST), axis=-1)
         if self.params["fusion"] == "max":
-            return weights.max(axis=2)
-        weights = weights.reshape(batch, heads, -1, self.window - 1, weights.shape[-1])
-        return weights.max(axis=2).sum(axis=2)
+            return state["share"].max(axis=(2, 3))
+        return state["share"].max(axis=2).sum(axis=2)
 
 
 def _check(budget: int, params: Mapping[str, Value]) -> None:
