@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from velox_eval.cli import calibrate, doctor, methods, models, run, schema, score, tasks
+from velox_eval.cli import bench, calibrate, doctor, methods, models, run, schema, score, tasks
 from velox_eval.cli.console import plain
 from velox_eval.errors import VeloxEvalError
 
@@ -23,6 +23,7 @@ app.command("methods")(methods.methods)
 app.command("tasks")(tasks.tasks)
 app.command("calibrate")(calibrate.calibrate)
 app.add_typer(models.app, name="models")
+app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
 app.command("schema")(schema.schema)
 
