@@ -99,7 +99,9 @@ def build_config(**fields: Any) -> RunConfig:
 
 def _explain(error: ValidationError) -> str:
     first = error.errors()[0]
-    name = str(first["loc"][-1]) if first["loc"] else "value"
+    # A union adds which of its kinds was tried; that is no field's name.
+    names = [part for part in map(str, first["loc"]) if part.isidentifier()]
+    name = names[-1] if names else "value"
     bounds = first.get("ctx", {})
     allowed = {
         "greater_than_equal": f"must be at least {bounds.get('ge')}",
