@@ -104,7 +104,7 @@ def make_summary(**changes: Any) -> RunSummary:
     fields: dict[str, Any] = dict.fromkeys(RunSummary.model_fields)
     fields |= {"n": 10, "n_ok": 9, "n_error": 1, "n_unscored": 0, "n_truncated": 0, "n_beyond_context": 0}
     fields |= {"primary": "accuracy", "accuracy": 0.8, "scores": {}, "derived": {}, "curves": {}}
-    fields |= {"batch_sizes": (1,), "cost": Cost()}
+    fields |= {"higher_is_better": True, "batch_sizes": (1,), "cost": Cost()}
     return RunSummary(**(fields | changes))
 
 

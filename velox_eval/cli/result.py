@@ -53,6 +53,7 @@ def rows(header: RunHeader, summary: RunSummary) -> list[tuple[str, str]]:
         ("samples", _samples(summary, data.samples)),
         (summary.primary, _interval(summary)),
         ("accuracy", _accuracy(summary)),
+        ("other scores", _others(summary)),
         ("repetition rate", _number(summary.repetition_rate)),
         ("peak cache", _of_full(summary.peak_cache_bytes, summary)),
         ("cache at the end", _of_full(summary.end_cache_bytes, summary)),
@@ -99,6 +100,11 @@ def _accuracy(summary: RunSummary) -> str:
     if summary.n_error:
         text += f" over all, {_number(summary.accuracy_scored)} over the scored"
     return text
+
+
+def _others(summary: RunSummary) -> str:
+    known = {name: score.value for name, score in summary.scores.items()} | summary.derived
+    return ", ".join(f"{name} {_number(value)}" for name, value in known.items() if name != summary.primary) or "-"
 
 
 def _speed(summary: RunSummary) -> str:

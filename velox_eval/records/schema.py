@@ -15,6 +15,24 @@ SCHEMA_VERSION = 1
 RunStatus = Literal["started", "success", "cancelled", "error"]
 
 
+class TeacherForced(Frozen):
+    """A method beside the full cache, fed the same tokens; a number a token, from before it was fed."""
+
+    text: str = Field(description="What was fed.")
+    tokens: tuple[int, ...] = Field(min_length=1, description="Its tokens.")
+    kl: tuple[float, ...] = Field(description="KL(full || method) over the vocabulary, nats.")
+    agree: tuple[bool, ...] = Field(description="Whether both rank the same token first.")
+    full_logprob: tuple[float, ...] = Field(description="Natural log-probability of the token under the full cache.")
+    method_logprob: tuple[float, ...] = Field(description="The same under the method.")
+
+    @model_validator(mode="after")
+    def _one_a_token(self) -> TeacherForced:
+        for name in ("kl", "agree", "full_logprob", "method_logprob"):
+            if len(getattr(self, name)) != len(self.tokens):
+                raise ValueError(f"{name} has {len(getattr(self, name))} numbers for {len(self.tokens)} tokens")
+        return self
+
+
 class SampleRecord(Frozen):
     """One sample: what was asked, what came back, what it cost. Fields that a failure left unknown are null."""
 
@@ -25,7 +43,9 @@ class SampleRecord(Frozen):
     error: str | None = Field(default=None, description="Why the sample failed, in one line; null when it did not.")
     prompt_sha256: str = Field(description="SHA-256 of the raw prompt, before any chat template.")
     prompt_tokens: int | None = Field(default=None, ge=0, description="Tokens of the prompt as the model saw it.")
-    response: str | None = Field(default=None, description="The answer, stop string left out.")
+    response: str | None = Field(
+        default=None, description="The answer, stop string left out; null where nothing was generated."
+    )
     response_sha256: str | None = Field(default=None, description="SHA-256 of the answer.")
     generated_tokens: int | None = Field(default=None, ge=0, description="Tokens of the answer.")
     finish_reason: Literal["eos", "stop", "length"] | None = Field(
@@ -87,16 +107,26 @@ class SampleRecord(Frozen):
         default_factory=dict,
         description="What the installed package's own counters say, all layers; empty for methods of ours.",
     )
+    teacher_forced: TeacherForced | None = Field(
+        default=None, description="The comparison with the full cache, where that was asked instead of an answer."
+    )
     details: dict[str, JsonValue] = Field(default_factory=dict, description="The task's own notes on the scoring.")
 
     @model_validator(mode="after")
     def _consistent(self) -> SampleRecord:
         if (self.status == "error") != (self.error is not None):
             raise ValueError(f"sample {self.sample_id!r}: status {self.status!r} with error {self.error!r}")
-        if self.status == "ok" and self.response is None:
+        if self.status == "ok" and self.answer is None:
             raise ValueError(f"sample {self.sample_id!r}: status 'ok' without a response")
+        if self.response is not None and self.teacher_forced is not None:
+            raise ValueError(f"sample {self.sample_id!r}: both a response and a comparison")
         canonical_json(self.details)  # raises ValueError for NaN, which JsonValue lets through
         return self
+
+    @property
+    def answer(self) -> str | TeacherForced | None:
+        """What scoring works on: the response, or the comparison; None when the sample failed before that."""
+        return self.response if self.teacher_forced is None else self.teacher_forced
 
 
 class ScoreSummary(Frozen):
@@ -150,6 +180,7 @@ class RunSummary(Frozen):
     n_beyond_context: int = Field(ge=0, description="Answers whose limit was cut at the model's context.")
     n_not_fired: int | None = Field(description="Samples in which nothing was evicted; null: the method never evicts.")
     primary: str = Field(description="Name of the score that comparisons decide on.")
+    higher_is_better: bool = Field(default=True, description="Whether more of it is better.")
     primary_value: float | None = Field(description="Its value.")
     primary_low: float | None = Field(description="Lower end of its 95% interval.")
     primary_high: float | None = Field(description="Upper end of its 95% interval.")
@@ -274,6 +305,7 @@ class RunRow(Frozen):
     n_truncated: int = Field(description="Answers ended by a limit.")
     n_not_fired: int | None = Field(description="Samples in which nothing was evicted; null: it never evicts.")
     primary: str = Field(description="Name of the primary score.")
+    higher_is_better: bool = Field(default=True, description="Whether more of it is better.")
     primary_value: float | None = Field(description="Its value.")
     primary_low: float | None = Field(description="Lower end of its 95% interval.")
     primary_high: float | None = Field(description="Upper end of its 95% interval.")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from velox_eval.engine.requests import Generate
+from velox_eval.engine.requests import Request, TeacherForce
 from velox_eval.errors import ConfigError, DataError
 from velox_eval.judges import get_judge
 from velox_eval.judges.base import Judge
@@ -69,14 +69,18 @@ class Plan:
     method: MethodConfig
     task: Task
     data: TaskData
-    requests: tuple[Generate, ...]
+    requests: tuple[Request, ...]
     judge: Judge
 
     @property
     def requests_sha256(self) -> str:
         """SHA-256 over all that the model is asked, in order."""
-        asked = [[r.sample_id, r.prompt, r.max_tokens, r.stop, r.chat, r.system, r.context] for r in self.requests]
-        return text_sha256(canonical_json(asked))
+        return text_sha256(canonical_json([astuple(request) for request in self.requests]))
+
+    @property
+    def compares(self) -> bool:
+        """Whether the task asks for comparisons with the full cache instead of answers."""
+        return isinstance(self.requests[0], TeacherForce)
 
 
 def make_plan(options: RunOptions) -> Plan:
@@ -97,7 +101,7 @@ def make_plan(options: RunOptions) -> Plan:
         method=method,
         task=task,
         data=data,
-        requests=_requests(task, data),
+        requests=_requests(task, data, options.temperature),
         judge=judge,
     )
 
@@ -142,13 +146,16 @@ def _method(options: RunOptions, task: Task) -> MethodConfig:
         raise ConfigError(f"{error} (budget={default} is what {task.info.name} sets; --budget sets another)") from error
 
 
-def _requests(task: Task, data: TaskData) -> tuple[Generate, ...]:
+def _requests(task: Task, data: TaskData, temperature: float) -> tuple[Request, ...]:
     if not data.samples:
         raise DataError(f"{task.info.name}: {data.origin} holds no samples")
     repeated = _first_repeated(sample.sample_id for sample in data.samples)
     if repeated is not None:
         raise DataError(f"{task.info.name}: {data.origin} has sample id {repeated!r} more than once")
-    return tuple(task.request(sample) for sample in data.samples)
+    requests = tuple(task.request(sample) for sample in data.samples)
+    if isinstance(requests[0], TeacherForce) and temperature:
+        raise ConfigError(f"temperature={temperature:g}: {task.info.name} feeds fixed tokens, nothing is drawn; use 0")
+    return requests
 
 
 def _first_repeated(ids: Iterable[str]) -> str | None:

@@ -111,11 +111,8 @@ def _score_all(
         if record.sample_id in folder.done:
             continue
         with watch.measure("scoring"):
-            fields = (
-                {}
-                if record.response is None
-                else scored_fields(task, samples[record.sample_id], record.response, judge)
-            )
+            answer = record.answer
+            fields = {} if answer is None else scored_fields(task, samples[record.sample_id], answer, judge)
         folder.append(SampleRecord.model_validate(record.model_dump() | fields))
     scoring = watch.seconds.get("scoring", 0.0)
     session = Session(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from platform import python_version
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from velox_eval.engine.requests import EngineReport, Failure, Generate, Generation, Progress, Sampling
+from velox_eval.engine.requests import EngineReport, Outcome, Progress, Sampling
 from velox_eval.errors import StoreError, VeloxEvalError
 from velox_eval.records.config import Identity, config_hash
 from velox_eval.records.schema import (
@@ -32,7 +32,11 @@ from velox_eval.runs.summary import summarise
 
 if TYPE_CHECKING:
     from velox_eval.engine.engine import Engine
+    from velox_eval.engine.fidelity import Fidelity
     from velox_eval.engine.models import LoadedModel
+
+
+Work = Callable[..., Iterator[Any]]  # requests, on_step -> outcomes
 
 
 @dataclass(frozen=True)
@@ -57,19 +61,10 @@ def run(options: RunOptions, observer: Observer | None = None) -> RunResult:
         observer.note(f"{plan.method.label} keeps every row: budget={options.budget} has no effect")
     for note in plan.data.notes:
         observer.note(note)
-    from velox_eval.engine.engine import Engine
     from velox_eval.engine.models import load_model
 
     loaded = load_model(options.model)
-    engine = Engine(
-        loaded,
-        plan.method,
-        prefill_step=options.prefill_step,
-        evict_block=options.evict_block,
-        batch_size=options.batch_size,
-        memory_limit=options.memory_limit,
-        sampling=Sampling(options.temperature, options.top_p, options.seed),
-    )
+    engine, work = _engine(plan, loaded, options)
     draft = _draft(plan, loaded)
     store = RunStore(options.results)
     folder = store.open(
@@ -77,9 +72,28 @@ def run(options: RunOptions, observer: Observer | None = None) -> RunResult:
     )
     with folder:
         if folder.state != "finished":
-            _Runner(plan, engine, folder, options, observer).run()
+            _Runner(plan, engine, work, folder, options, observer).run()
         samples = tuple(sorted(folder.samples, key=lambda record: record.index))
         return RunResult(folder.header, samples, folder.path, folder.state)
+
+
+def _engine(plan: Plan, loaded: LoadedModel, options: RunOptions) -> tuple[Engine | Fidelity, Work]:
+    """What answers the plan's requests, and its method that does.
+
+    Raises ConfigError / MethodError for settings that cannot work on the model.
+    """
+    from velox_eval.engine.engine import Engine
+    from velox_eval.engine.fidelity import Fidelity
+
+    settings: dict[str, Any] = {
+        name: getattr(options, name) for name in ("prefill_step", "evict_block", "batch_size", "memory_limit")
+    }
+    if plan.compares:
+        fidelity = Fidelity(loaded, plan.method, **settings)
+        return fidelity, fidelity.compare
+    sampling = Sampling(options.temperature, options.top_p, options.seed)
+    engine = Engine(loaded, plan.method, sampling=sampling, **settings)
+    return engine, engine.generate
 
 
 def _draft(plan: Plan, loaded: LoadedModel) -> RunHeader:
@@ -142,9 +156,18 @@ def _method_info(plan: Plan) -> MethodInfo:
 class _Runner:
     """One process's work on one run."""
 
-    def __init__(self, plan: Plan, engine: Engine, folder: RunFolder, options: RunOptions, observer: Observer) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        engine: Engine | Fidelity,
+        work: Work,
+        folder: RunFolder,
+        options: RunOptions,
+        observer: Observer,
+    ) -> None:
         self.plan = plan
         self.engine = engine
+        self.work = work
         self.folder = folder
         self.options = options
         self.observer = observer
@@ -205,12 +228,12 @@ class _Runner:
         if missing:
             raise StoreError(f"the engine gave no answer to {', '.join(sorted(missing)[:3])}")
 
-    def _outcomes(self, todo: Sequence[Generate]) -> Generator[Generation | Failure, None, None]:
-        generation = cast("Generator[Generation | Failure, None, None]", self.engine.generate(todo, on_step=self._step))
-        with contextlib.closing(generation):  # however this ends, the engine restores the model at once
+    def _outcomes(self, todo: Sequence[Any]) -> Generator[Outcome, None, None]:
+        outcomes = cast("Generator[Outcome, None, None]", self.work(todo, on_step=self._step))
+        with contextlib.closing(outcomes):  # however this ends, the engine restores the model at once
             while True:
                 with self.watch.measure("engine"):
-                    outcome = next(generation, None)
+                    outcome = next(outcomes, None)
                 if outcome is None:
                     return
                 yield outcome

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from velox_eval.engine.requests import Failure, Generate, Generation
+from velox_eval.engine.requests import Comparison, Failure, Generation, Outcome, Request
 from velox_eval.errors import VeloxEvalError
 from velox_eval.judges.base import Judge
 from velox_eval.metrics.repetition import repetition_rate
 from velox_eval.records.config import text_sha256
-from velox_eval.records.schema import SampleRecord
+from velox_eval.records.schema import SampleRecord, TeacherForced
 from velox_eval.records.score import Score
 from velox_eval.tasks.base import Sample, Task
 
@@ -31,9 +31,9 @@ _CACHE_FIELDS = (
 
 
 def sample_record(
-    task: Task, sample: Sample, index: int, request: Generate, outcome: Generation | Failure, judge: Judge
+    task: Task, sample: Sample, index: int, request: Request, outcome: Outcome, judge: Judge
 ) -> SampleRecord:
-    """Returns the record of one sample; a failed generation or scoring is in it as an error, nothing is raised."""
+    """Returns the record of one sample; a failed request or scoring is in it as an error, nothing is raised."""
     fields: dict[str, Any] = {
         "sample_id": sample.sample_id,
         "index": index,
@@ -42,14 +42,20 @@ def sample_record(
     }
     if isinstance(outcome, Failure):
         return SampleRecord(**fields, **_failed(task, sample, one_line(outcome.error)))
-    fields |= _measured(outcome)
-    return SampleRecord(**fields, **scored_fields(task, sample, outcome.text, judge))
+    fields |= _cost(outcome)
+    if isinstance(outcome, Comparison):
+        compared = _teacher_forced(outcome)
+        return SampleRecord(**fields, teacher_forced=compared, **scored_fields(task, sample, compared, judge))
+    return SampleRecord(**fields, **_answer(outcome), **scored_fields(task, sample, outcome.text, judge))
 
 
-def scored_fields(task: Task, sample: Sample, response: str, judge: Judge) -> dict[str, Any]:
+def scored_fields(task: Task, sample: Sample, answer: str | TeacherForced, judge: Judge) -> dict[str, Any]:
     """Returns the fields of a record that scoring decides, status included."""
     try:
-        scored = task.score(sample, response, judge)
+        if isinstance(answer, TeacherForced):
+            scored = task.score_comparison(sample, answer)
+        else:
+            scored = task.score(sample, answer, judge)
     except VeloxEvalError as error:
         return _failed(task, sample, f"scoring failed: {one_line(str(error))}")
     return {
@@ -71,23 +77,47 @@ def _scores(task: Task, scores: Mapping[str, Score]) -> dict[str, Any]:
     return {"scores": dict(scores), "accuracy": accuracy.value if accuracy else None}
 
 
-def _measured(generation: Generation) -> dict[str, Any]:
+def _cost(outcome: Generation | Comparison) -> dict[str, Any]:
+    names = (
+        "prompt_tokens",
+        "beyond_context",
+        "prefill_seconds",
+        "compress_seconds",
+        "decode_seconds",
+        "tokens_per_second",
+    )
     return {
-        "prompt_tokens": generation.prompt_tokens,
+        **{name: getattr(outcome, name) for name in names},
+        **{name: getattr(outcome.cache, name) for name in _CACHE_FIELDS},
+    }
+
+
+def _teacher_forced(outcome: Comparison) -> TeacherForced:
+    """The comparison as it is stored, float32 with its digits; scores are those of the stored numbers."""
+
+    def digits(values: Sequence[float]) -> tuple[float, ...]:
+        return tuple(float(f"{value:.8g}") for value in values)
+
+    return TeacherForced(
+        text=outcome.text,
+        tokens=outcome.tokens,
+        kl=digits(outcome.kl),
+        agree=outcome.agree,
+        full_logprob=digits(outcome.full_logprob),
+        method_logprob=digits(outcome.method_logprob),
+    )
+
+
+def _answer(generation: Generation) -> dict[str, Any]:
+    return {
         "response": generation.text,
         "response_sha256": text_sha256(generation.text),
         "generated_tokens": len(generation.tokens),
         "finish_reason": generation.finish_reason,
         "truncated": generation.truncated,
-        "beyond_context": generation.beyond_context,
         "repetition_rate": repetition_rate(generation.text),
         "repetition_rate_10": repetition_rate(generation.text, n=10),
         "repetition_rate_20": repetition_rate(generation.text, n=20),
-        "prefill_seconds": generation.prefill_seconds,
-        "compress_seconds": generation.compress_seconds,
-        "decode_seconds": generation.decode_seconds,
-        "tokens_per_second": generation.tokens_per_second,
-        **{name: getattr(generation.cache, name) for name in _CACHE_FIELDS},
     }
 
 

@@ -16,7 +16,7 @@ def summarise(task: Task, header: RunHeader, records: Sequence[SampleRecord]) ->
     A failed sample counts as having missed everything it was asked, except in `accuracy_scored`.
     """
     ok = [record for record in records if record.status == "ok"]
-    answered = [record for record in records if record.response is not None]
+    answered = [record for record in records if record.answer is not None]
     names = sorted({name for record in records for name in record.scores})
     scores = {name: _score_summary(_scores(records, name)) for name in names}
     derived = task.derived({name: score.value for name, score in scores.items()})
@@ -31,6 +31,7 @@ def summarise(task: Task, header: RunHeader, records: Sequence[SampleRecord]) ->
         n_beyond_context=sum(record.beyond_context is True for record in records),
         n_not_fired=sum(record.method_fired is False for record in ok) if header.method.evicts else None,
         primary=task.info.primary,
+        higher_is_better=task.info.higher_is_better,
         primary_value=primary.value,
         primary_low=primary.low,
         primary_high=primary.high,

@@ -25,6 +25,7 @@ __all__ = [
 
 # name -> module and class of the adapter
 TASKS: Mapping[str, tuple[str, str]] = {
+    "fidelity": ("velox_eval.tasks.fidelity", "Fidelity"),
     "longgenbench": ("velox_eval.tasks.longgenbench", "LongGenBench"),
 }
 

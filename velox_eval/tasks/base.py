@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from velox_eval.engine.requests import Generate
+from velox_eval.engine.requests import Request
+from velox_eval.errors import DataError
 from velox_eval.judges.base import Judge
+from velox_eval.records.schema import TeacherForced
 from velox_eval.records.score import Score
 
 
@@ -59,6 +61,7 @@ class TaskInfo:
     changelog: tuple[str, ...]
     paper: str
     settings: Mapping[str, Any]  # the rest of the file, for the adapter
+    higher_is_better: bool = True  # of the primary score
 
 
 @dataclass(frozen=True)
@@ -86,12 +89,16 @@ class Task(ABC):
         """Returns the samples. Raises DataError naming file, line and field, ConfigError for bad options."""
 
     @abstractmethod
-    def request(self, sample: Sample) -> Generate:
-        """Returns the request for a sample."""
+    def request(self, sample: Sample) -> Request:
+        """Returns the request for a sample; all requests of a task are of one type."""
 
     @abstractmethod
     def score(self, sample: Sample, response: str, judge: Judge) -> Scored:
         """Returns the scores of `response` (generated text, without any prefix of the prompt)."""
+
+    def score_comparison(self, sample: Sample, compared: TeacherForced) -> Scored:
+        """Returns the scores of a comparison with the full cache, for tasks that ask for one (TeacherForce)."""
+        raise DataError(f"task {self.info.name} scores answers, not comparisons with the full cache")
 
     def derived(self, pooled_scores: Mapping[str, float | None]) -> dict[str, float | None]:
         """Returns scores computed from the pooled ones (products and the like); none by default."""

@@ -52,6 +52,9 @@ def read_definition(name: str, folder: Path | None = None) -> TaskInfo:
         if not isinstance(value, kind) or isinstance(value, bool) or not value:
             raise DataError(f"{path}: field {field!r} must be a non-empty {kind.__name__}, got {value!r}")
         known[field] = tuple(value) if isinstance(value, list) else value
+    known["higher_is_better"] = table.pop("higher_is_better", True)
+    if not isinstance(known["higher_is_better"], bool):
+        raise DataError(f"{path}: field 'higher_is_better' must be true or false, got {known['higher_is_better']!r}")
     if known["name"] != name:
         raise DataError(f"{path}: field 'name' is {known['name']!r}; it must be the file's own name, {name!r}")
     return TaskInfo(**known, settings=table)
