@@ -28,7 +28,11 @@ def test_the_perplexity_ratio_pools_over_tokens_not_samples() -> None:
     long = fidelity_scores([0.0] * 3, [True] * 3, [-1.0] * 3, [-1.0] * 3)
     values = {name: pooled([short[name], long[name]]) for name in short}
     assert perplexities(values)["perplexity_ratio"] == pytest.approx(math.exp(2 / 4))
-    assert perplexities({})["perplexity_ratio"] is None
+    assert perplexities({}) == {}
+    assert perplexities({"nll_full": None, "nll_method": 1.0}) == {}
+    by_kind = perplexities({"nll_full_x": 1.0, "nll_method_x": 3.0, "nll_full_y": 1.0})
+    assert by_kind["perplexity_ratio_x"] == pytest.approx(math.exp(2))
+    assert "perplexity_ratio_y" not in by_kind
 
 
 @pytest.mark.parametrize(

@@ -42,15 +42,16 @@ def first_divergence(agree: Sequence[bool]) -> int:
 
 
 def perplexities(pooled: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Returns perplexity_ratio and both perplexities from the pooled nll_full and nll_method."""
-    full, method = pooled.get("nll_full"), pooled.get("nll_method")
-    if full is None or method is None:
-        return {"perplexity_ratio": None, "perplexity_full": None, "perplexity_method": None}
-    return {
-        "perplexity_ratio": math.exp(method - full),
-        "perplexity_full": math.exp(full),
-        "perplexity_method": math.exp(method),
-    }
+    """Returns perplexity_ratio and both perplexities from every pooled pair nll_full*, nll_method*."""
+    found: dict[str, float | None] = {}
+    for name, full in pooled.items():
+        end = name.removeprefix("nll_full")
+        method = pooled.get(f"nll_method{end}")
+        if name.startswith("nll_full") and full is not None and method is not None:
+            found[f"perplexity_ratio{end}"] = math.exp(method - full)
+            found[f"perplexity_full{end}"] = math.exp(full)
+            found[f"perplexity_method{end}"] = math.exp(method)
+    return found
 
 
 def by_decile(kl: Sequence[float], agree: Sequence[bool]) -> Sums:

@@ -20,6 +20,7 @@ from velox_eval.tasks.definition import task_files
 from velox_eval.tasks.sources import Row, content_sha256, read_rows
 
 HUMAN, OWN = "human_text", "own_answer"
+BY_KIND = ("mean_kl", "top1_agreement", "nll_full", "nll_method")  # scores also given for each kind alone
 _GET = 'write JSONL of {"prompt": ..., "continuation": ...}; without continuation only the own answer is compared'
 
 
@@ -60,9 +61,9 @@ class Fidelity(Task):
         raise DataError("fidelity scores a comparison with the full cache; a text alone has none")
 
     def score_comparison(self, sample: Sample, compared: TeacherForced) -> Scored:
-        """Returns the scores of metrics.fidelity, the first two also under the sample's kind."""
+        """Returns the scores of metrics.fidelity, those BY_KIND also under the sample's kind."""
         scores = metric.fidelity_scores(compared.kl, compared.agree, compared.full_logprob, compared.method_logprob)
-        kinds = {f"{name}_{sample.stratum}": scores[name] for name in ("mean_kl", "top1_agreement")}
+        kinds = {f"{name}_{sample.stratum}": scores[name] for name in BY_KIND}
         details = {
             "by_decile": metric.by_decile(compared.kl, compared.agree),
             "by_position": metric.by_position(compared.kl, compared.agree),
@@ -70,7 +71,7 @@ class Fidelity(Task):
         return Scored({**scores, **kinds}, details=details)
 
     def derived(self, pooled_scores: Mapping[str, float | None]) -> dict[str, float | None]:
-        """Returns perplexity_ratio (method / full) and both perplexities."""
+        """Returns perplexity_ratio (method / full) and both perplexities, over all and by kind."""
         return metric.perplexities(pooled_scores)
 
     def curves(self, details: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
