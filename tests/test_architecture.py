@@ -21,6 +21,7 @@ LAYERS = (
     ("engine",),
     ("tasks",),
     ("runs",),
+    ("pipelines",),
     ("cli",),
 )
 MLX_FREE = ("records", "metrics", "judges", "methods", "tasks", "runs", "cli", "engine.requests")

@@ -1,0 +1,1 @@
+"""Many runs, then one page: what several runs together say."""
