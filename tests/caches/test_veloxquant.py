@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 import typing
@@ -281,3 +282,27 @@ def test_the_engine_runs_it_one_at_a_time(tiny_model_dir: Path) -> None:
         assert answer.cache.kept_tokens == (32, 32)
         assert answer.cache.reported["morphkv_kept_bytes"] == answer.cache.end_cache_bytes
     assert engine.report().batch_sizes == (1,)
+
+
+def test_the_command_line_lists_and_describes_it() -> None:
+    command = [sys.executable, "-m", "velox_eval.cli", "methods"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "veloxquant/turboquant_rvq" in listed
+    one = subprocess.run([*command, "veloxquant/chunkkv", "--json"], capture_output=True, text=True, check=True).stdout
+    document = json.loads(one)
+    variant = document["variants"]["adapted"]
+    assert [parameter["name"] for parameter in variant["parameters"]] == [
+        "chunk_size",
+        "n_sink",
+        "score",
+        "reuse_layers",
+    ]
+    assert (document["default_budget"], variant["min_budget"], variant["capacity"]) == (512, 5, "at most budget")
+
+
+def test_a_method_without_a_budget_may_evict_all_the_same() -> None:
+    assert [name for name in INSTALLED if installed_spec(f"veloxquant/{name}").evicts_unasked] == ["rocketkv"]
+    assert installed_spec("veloxquant/rocketkv").evicts
+    assert not installed_spec("veloxquant/kivi").evicts
+    assert METHODS["morphkv"].evicts
+    assert not METHODS["full"].evicts

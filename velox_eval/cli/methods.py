@@ -13,17 +13,15 @@ if TYPE_CHECKING:
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Show this method only.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Show this method only; veloxquant/NAME works too.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """List the eviction methods."""
     from velox_eval.cli.console import out, print_json
-    from velox_eval.errors import ConfigError, unknown_name
-    from velox_eval.methods import METHODS
+    from velox_eval.methods import METHODS, method_spec
+    from velox_eval.methods.veloxquant import installed_names
 
-    if name is not None and name not in METHODS:
-        raise ConfigError(unknown_name("method", name, METHODS))
-    chosen = [METHODS[name]] if name is not None else [METHODS[key] for key in sorted(METHODS)]
+    chosen = [method_spec(name)] if name is not None else [METHODS[key] for key in sorted(METHODS)]
     if as_json:
         documents = [_document(spec) for spec in chosen]
         print_json(documents[0] if name is not None else documents)
@@ -33,6 +31,9 @@ def methods(
         _overview(console, chosen)
     for spec in chosen:
         _detail(console, spec)
+    if name is None:
+        console.print("\nthe installed package's own caches (extra veloxquant)", style="bold")
+        console.print(", ".join(installed_names()))
 
 
 def _document(spec: MethodSpec) -> dict[str, Any]:

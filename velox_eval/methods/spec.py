@@ -129,6 +129,12 @@ class MethodSpec:
     code: str  # official code, "-" where there is none
     variants: Mapping[str, Variant]
     default_budget: int | None = 512  # None: the method has no budget (full)
+    evicts_unasked: bool = False  # it evicts although it has no budget
+
+    @property
+    def evicts(self) -> bool:
+        """Whether it ever drops a row."""
+        return self.default_budget is not None or self.evicts_unasked
 
     def variant(self, name: str) -> Variant:
         """Returns the variant of that name. Raises ConfigError naming the known ones."""

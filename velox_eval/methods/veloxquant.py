@@ -200,12 +200,13 @@ def installed_spec(name: str) -> MethodSpec:
         code="https://github.com/rajveer43/VeloxQuant-MLX",
         variants={"adapted": variant},
         default_budget=DEFAULT_BUDGET if method.budgeted else None,
+        evicts_unasked=not method.budgeted and method.capacity != "every token",
     )
 
 
 _ALWAYS = (
-    "the installed package's own cache: most of them keep float16 whatever the model's type, keep rows in Python "
-    "order, and work on one sequence"
+    "the installed package's own cache, with its types (most keep float16 whatever the model's), its order of work "
+    "and one sequence at a time"
 )
 
 

@@ -58,7 +58,8 @@ def run(options: RunOptions, observer: Observer | None = None) -> RunResult:
     observer = observer or Observer()
     plan = make_plan(options)
     if plan.method.budget is None and options.budget is not None:
-        observer.note(f"{plan.method.label} keeps every row: budget={options.budget} has no effect")
+        why = "has no budget" if plan.method.spec.evicts else "keeps every row"
+        observer.note(f"{plan.method.label} {why}: budget={options.budget} has no effect")
     for note in plan.data.notes:
         observer.note(note)
     from velox_eval.engine.models import load_model
@@ -148,7 +149,7 @@ def _method_info(plan: Plan) -> MethodInfo:
         params=dict(method.params),
         differs=method.variant.differs,
         capacity=method.variant.capacity,
-        evicts=method.spec.default_budget is not None,
+        evicts=method.spec.evicts,
         query_aware=method.variant.query_aware,
     )
 
