@@ -205,3 +205,17 @@ def test_a_divergence_is_what_the_formula_says() -> None:
     assert kl[1] == 0
     np.testing.assert_allclose(p, [a[0, 2], a[1, 0]], rtol=1e-6)
     np.testing.assert_allclose(q, [b[0, 2], b[1, 0]], rtol=1e-6)
+
+
+@pytest.mark.model
+def test_a_real_model_differs_from_itself_by_nothing_and_under_eviction_by_something(real_model: LoadedModel) -> None:
+    text = "The miller reads by the lamp. " * 12
+    request = TeacherForce("a", text, " Nobody slept that night, and in the morning the river had left its bed.", 16)
+    full = one(real_model, "full", request)
+    assert full.kl == (0.0,) * len(full.tokens)
+    assert all(full.agree)
+    assert max(one(real_model, "morphkv", request, budget=400).kl) < 1e-6
+    evicted = one(real_model, "morphkv", request, budget=32)
+    assert evicted.tokens == full.tokens
+    assert max(evicted.kl) > 1e-3
+    np.testing.assert_allclose(evicted.full_logprob, full.full_logprob, atol=1e-5)
