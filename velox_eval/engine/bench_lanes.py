@@ -111,31 +111,26 @@ class CachesAlone:
 
 
 def method_lane(engine: Engine, text_of: Callable[[int], str], budget: int, batch: int) -> Lane:
-    """Returns `batch` sequences under the engine's method whose layers are full: the same prompt, read by the engine.
+    """Returns `batch` sequences under the engine's method, each the same prompt of `budget` tokens, every layer full.
 
-    `text_of(n)` is a text of n tokens. The prompt has `budget` of them, or what the largest layer holds where layers
-    differ.
+    `text_of(n)` is a text of n tokens. Where layers have budgets of their own, more tokens follow until all are full.
     """
-    count, caches = budget, _read(engine, text_of(budget))
-    while (most := max((c.budgets[0] or 0 for c in caches if _unfilled(c)), default=0)) > count:
-        count = most + most // 4  # a longer prompt may share the budgets out another way
-        caches = _read(engine, text_of(count))
+    ready = engine.prepare(Generate("bench", text_of(budget), 1))
+    engine.read(ready)
+    caches: list[Any] = ready.session.caches
+    missing = max(map(_room, caches))
+    if missing > 0:
+        feed(engine.model, engine.encode(text_of(missing)), caches, engine.prefill_step)
     if batch > 1:
         caches = [EvictionCache.stack([cache] * batch) for cache in caches]
     mx.eval([cache.state for cache in caches])
     return Lane(engine.model, caches, batch)
 
 
-def _read(engine: Engine, text: str) -> list[Any]:
-    ready = engine.prepare(Generate("bench", text, 1))
-    engine.read(ready)
-    return ready.session.caches
-
-
-def _unfilled(cache: Any) -> bool:
-    if not isinstance(cache, EvictionCache) or cache.budgets[0] is None:
-        return False
-    return cache.rows[0] < cache.budgets[0]
+def _room(cache: Any) -> int:
+    """The rows a cache of one sequence may still take before it evicts."""
+    budget = cache.budgets[0] if isinstance(cache, EvictionCache) else None
+    return 0 if budget is None else budget - cache.rows[0]
 
 
 def plain_caches(model: Any, tokens: Sequence[int], prefill_step: int) -> list[Any]:
