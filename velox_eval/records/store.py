@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import re
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -170,13 +169,20 @@ class RunFolder:
         if record.sample_id in self.done:
             raise StoreError(f"{self.path}: sample {record.sample_id!r} is already recorded")
         path = self.path / "samples.jsonl"
-        with _uninterrupted():  # what is on disk is in memory too, whenever Ctrl-C comes
-            try:
-                jsonl.append(path, record.model_dump(mode="json"))
-            except OSError as error:
-                raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
-            self.samples.append(record)
-            self.done.add(record.sample_id)
+        try:
+            jsonl.append(path, record.model_dump(mode="json"))
+        except OSError as error:
+            raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
+        self.samples.append(record)
+        self.done.add(record.sample_id)
+
+    def reread(self) -> None:
+        """Takes what is on disk for what is done: Ctrl-C may have come between writing a sample and noting it."""
+        path = self.path / "samples.jsonl"
+        if path.exists():
+            jsonl.repair(path)
+            self.samples = _read_samples(path)
+            self.done = {record.sample_id for record in self.samples}
 
     def update(self, header: RunHeader) -> None:
         """Writes run.json anew, all or nothing; a header with `finished_at` also gets its line in runs.jsonl."""
@@ -275,13 +281,3 @@ def _parse(model: type[M], row: object, where: str) -> M:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "record"
         raise StoreError(f"{where}: {field}: {first['msg']}") from error
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Holds Ctrl-C back until the block is done."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -181,6 +181,7 @@ class _Runner:
         try:
             self._work()
         except KeyboardInterrupt:
+            self.folder.reread()
             self._end("cancelled")
         except VeloxEvalError as error:
             self._end("error", one_line(str(error)))
