@@ -24,7 +24,8 @@ from collections.abc import Mapping
 
 from velox_eval.errors import ConfigError, MethodError
 from velox_eval.methods.accumulate import accumulated, fresh, key_attention
-from velox_eval.methods.policy import Layer, Policy, Rows, State, grouped, latest
+from velox_eval.methods.policy import Policy, Rows, State, grouped
+from velox_eval.methods.snapkv import PromptWindow
 from velox_eval.methods.spec import MethodSpec, Parameter, Value, Variant
 from velox_eval.methods.tova import N_SINK, check_sinks
 from velox_eval.mlx import mx
@@ -75,21 +76,8 @@ class ChunkKV(Policy):
         return mx.where(mark < 0, -2 * MARK, mx.where(body, by_slot, 0.0))
 
 
-class ChunkKVPaper(Policy):
+class ChunkKVPaper(PromptWindow):
     """Ranks chunks of the prompt by the attention of its last queries; several layers share one choice."""
-
-    needs_queries = True
-    holds_prompt = True
-    grows = True
-
-    def __init__(self, params: Mapping[str, Value], layer: Layer | None = None) -> None:
-        super().__init__(params, layer)
-        self.window = self.protected_recent = int(params["window"])
-
-    def observe(self, rows: Rows, state: State) -> State:
-        """Returns the last `window` queries [B, H_q, window, D]."""
-        assert rows.queries is not None
-        return {"recent_queries": latest(rows.queries, state.get("recent_queries"), self.window)}
 
     def importance(self, rows: Rows, state: State) -> mx.array:
         """Returns for each row its chunk's worth, as the first layer of those that share the choice has it."""

@@ -8,12 +8,11 @@ brought back to a sum of 1. The voter of position p lies at ring index p modulo 
 
 from __future__ import annotations
 
-from velox_eval.methods.policy import Rows, State
+from velox_eval.methods.policy import LOWEST, Rows, State
+from velox_eval.methods.window import CEILING, put_slot
 from velox_eval.mlx import mx
 
 SLOT_STATE = ("share",)  # the array of the state whose last axis is the slots
-CEILING = 80.0  # exponents end here: sums over thousands of rows stay finite, and all else is negligible beside
-LOWEST = -1e30  # logit of what does not count
 
 
 def watched(rows: Rows, state: State, queries: mx.array, voters: int, oldest_recent: mx.array | int) -> State:
@@ -51,7 +50,7 @@ def _recomputed(rows: Rows, state: State, queries: mx.array, voters: int, oldest
 def _stepped(rows: Rows, state: State, query: mx.array, voters: int, oldest_recent: mx.array | int) -> State:
     """One token: a column for the row that became distant, then a row for the query that begins to vote."""
     share, newly = state["share"], oldest_recent - 1
-    share = _put_slot(share, rows.new_slots, mx.zeros((*share.shape[:-1], 1)))
+    share = put_slot(share, rows.new_slots, mx.zeros((*share.shape[:-1], 1)))
     at = mx.argmax(rows.positions == newly, axis=-1, keepdims=True)  # [B, H, 1]
     there = (mx.take_along_axis(rows.positions, at, axis=-1) == newly)[:, :, None, None]
     key = mx.take_along_axis(rows.keys, at[..., None], axis=2).astype(mx.float32)[:, :, None]
@@ -87,11 +86,3 @@ def _weighed(queries: mx.array, rows: Rows, oldest_recent: mx.array | int) -> tu
     total = paid.sum(axis=-1, keepdims=True)
     paying = total > 0
     return paid * mx.where(paying, 1.0 / total, 0.0), top + mx.log(mx.where(paying, total, 1.0))
-
-
-def _put_slot(array: mx.array, slot: mx.array | slice | None, column: mx.array) -> mx.array:
-    if isinstance(slot, slice):
-        array[..., slot] = column
-        return array
-    assert slot is not None
-    return mx.put_along_axis(array, slot[:, :, None, None], column, axis=-1)

@@ -8,11 +8,11 @@ Each key's logits are relative to its own, which is held as long as the key is, 
 from __future__ import annotations
 
 from velox_eval.methods.policy import Rows, State
+from velox_eval.methods.window import CEILING
 from velox_eval.mlx import mx
 
 PAIR_STATE = ("share",)
 SLOT_STATE = ("own", "factor")
-CEILING = 80.0  # exponents end here: sums over thousands of rows stay finite, and all else is negligible beside
 
 
 def paired(rows: Rows, state: State) -> State:

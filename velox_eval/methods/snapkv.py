@@ -37,8 +37,8 @@ class SnapKV(Policy):
         return attention_weights(rows.keys[:, :, -int(self.params["obs_window"]) :], rows).mean(axis=2)
 
 
-class SnapKVPaper(Policy):
-    """Ranks by the pooled attention of the prompt's last queries."""
+class PromptWindow(Policy):
+    """Cuts the prompt once, at its end, by its last queries, which the state holds; decoded rows all stay."""
 
     needs_queries = True
     holds_prompt = True
@@ -52,6 +52,10 @@ class SnapKVPaper(Policy):
         """Returns the last `window` queries [B, H_q, window, D]."""
         assert rows.queries is not None
         return {"recent_queries": latest(rows.queries, state.get("recent_queries"), self.window)}
+
+
+class SnapKVPaper(PromptWindow):
+    """Ranks by the pooled attention of the prompt's last queries."""
 
     def importance(self, rows: Rows, state: State) -> mx.array:
         """Returns the pooled attention of the window to each row before it, 0 in the window itself."""

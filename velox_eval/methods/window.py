@@ -79,7 +79,7 @@ def _recomputed(rows: Rows, state: State, new: mx.array, window: int, scale: flo
 def _stepped(rows: Rows, state: State, new: mx.array, window: int, scale: float | None) -> State:
     """One token: a column for the new key, then a row for the new voter."""
     column = state["voters"] @ rows.new_keys.astype(mx.float32)[:, :, None].swapaxes(-1, -2)  # [B, H, G, window, 1]
-    paid = _put_slot(state["paid"], rows.new_slots, mx.exp(mx.minimum(column - state["base"], CEILING)))
+    paid = put_slot(state["paid"], rows.new_slots, mx.exp(mx.minimum(column - state["base"], CEILING)))
     logits = (rows.keys.astype(mx.float32)[:, :, None] @ new.swapaxes(-1, -2)).swapaxes(-1, -2)  # [B, H, G, 1, C]
     if rows.any_free:
         logits = mx.where(rows.positions[:, :, None, None] >= 0, logits, -mx.inf)
@@ -93,8 +93,8 @@ def _stepped(rows: Rows, state: State, new: mx.array, window: int, scale: float 
     }
 
 
-def _put_slot(array: mx.array, slot: mx.array | slice | None, column: mx.array) -> mx.array:
-    """Writes a column [B, H, G, W, 1] at the slot of the new row, in place when nothing else holds the array."""
+def put_slot(array: mx.array, slot: mx.array | slice | None, column: mx.array) -> mx.array:
+    """Returns the array with a column [B, H, G, W, 1] at the new row's slot; in place when nothing else holds it."""
     if isinstance(slot, slice):
         array[..., slot] = column
         return array
