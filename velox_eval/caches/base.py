@@ -152,8 +152,14 @@ class EvictionCache(CountedCache):
         keys, self._unseen_keys = self._unseen_keys, None
         self.query_heads = queries.shape[1]
         self._scale = scale
-        if keys is not None:
-            self._observe_and_evict(keys, queries, scale)
+        if keys is None:
+            return
+        if queries.shape[-1] != keys.shape[-1]:
+            raise MethodError(
+                f"this model's queries have {queries.shape[-1]} dimensions, and its cache holds latents of "
+                f"{keys.shape[-1]}: a method that ranks by queries cannot run on it; use the adapted variant"
+            )
+        self._observe_and_evict(keys, queries, scale)
 
     # Appending.
 

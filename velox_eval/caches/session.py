@@ -204,7 +204,11 @@ class MethodSession:
         if not self.method.variant.needs_queries:
             return
         with self, self.reading():
-            mx.eval(self.model(mx.zeros((1, 1), mx.int32), cache=self.caches))
+            for count in (2, 1):  # some models attend in another way when tokens come one by one
+                mx.eval(self.model(mx.zeros((1, count), mx.int32), cache=self.caches))
+                self._refuse_unseen()
+
+    def _refuse_unseen(self) -> None:
         unseen = [layer for layer in self.layers if self.caches[layer].awaits_queries]
         if unseen:
             raise MethodError(
