@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 
+from velox_eval.blas import load_fast_blas
+
+load_fast_blas()  # before any test module brings mlx in, or everything runs on the reference BLAS
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test reaches a hub
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,11 +40,10 @@ def make_tiny_llama(seed: int = 0, scale: float = 4.0, **overrides: Any) -> Any:
 
     `scale` widens the query and key weights so that attention is far from uniform and eviction shows.
     """
-    from velox_eval.mlx import mx  # before mlx-lm: a fast BLAS must come first
-
-    mx.default_device()
     from mlx.utils import tree_map
     from mlx_lm.models import llama
+
+    from velox_eval.mlx import mx
 
     mx.random.seed(seed)
     model = llama.Model(llama.ModelArgs.from_dict({**TINY, **overrides}))
