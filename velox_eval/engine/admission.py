@@ -149,8 +149,9 @@ def _layer_needs(
 def settled(session: MethodSession, needs: Footprint, new_tokens: int) -> Footprint:
     """Returns the needs once the prompt is in, with the budgets its layers were given by then."""
     tokens = len(session.prompt.tokens)
-    slots = (_decode_slots(cache, tokens, new_tokens) for cache in session.evicting)
-    return replace(needs, slots=tuple(slots))
+    slots = tuple(_decode_slots(cache, tokens, new_tokens) for cache in session.evicting)
+    wider = max(1.0, sum(slots) / sum(needs.slots))  # what policies keep beside widens with the slots
+    return replace(needs, slots=slots, aux_bytes=int(needs.aux_bytes * wider))
 
 
 def _decode_slots(cache: EvictionCache, prompt_tokens: int, new_tokens: int) -> int:
