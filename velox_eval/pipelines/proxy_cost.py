@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Annotated
 
@@ -113,7 +114,7 @@ def _table(done: Sequence[Cell]) -> list[str]:
         fired = summary.n if summary.n_not_fired is None else summary.n - summary.n_not_fired
         scores = summary.scores
         lines.append(
-            f"| {cell.label} | {_interval(scores.get('mean_kl'))} | {_interval(scores.get('top1_agreement'))}"
+            f"| {cell.label} | {_interval(scores.get('mean_kl'))} | {_interval(scores.get('top1_agreement'), 1.0)}"
             f" | {_number(summary.derived.get('perplexity_ratio'))} | {_number(summary.kept_fraction)} |"
             f" {_number(summary.early_share)} | {fired} of {summary.n} |"
         )
@@ -150,12 +151,12 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def _interval(score: ScoreSummary | None) -> str:
+def _interval(score: ScoreSummary | None, most: float = inf) -> str:
     if score is None or score.value is None:
         return "-"
     if score.low is None or score.high is None:
         return f"{score.value:.3f}"
-    return f"{score.value:.3f} ({max(score.low, 0.0):.3f} to {score.high:.3f})"
+    return f"{score.value:.3f} ({max(score.low, 0.0):.3f} to {min(score.high, most):.3f})"
 
 
 def main(
