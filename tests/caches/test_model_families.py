@@ -92,6 +92,24 @@ TOKENS = [int(token) for token in np.random.default_rng(0).integers(0, 100, 30)]
 PROMPT = 20
 
 
+SHARING = {
+    "final_logit_softcapping": 30.0,
+    "num_hidden_layers": 6,
+    "num_kv_shared_layers": 2,
+    "vocab_size_per_layer_input": 100,
+    "sliding_window": 16,
+    "rope_local_base_freq": 10000.0,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+    "activation_sparsity_pattern": [0.0] * 6,
+    "hidden_size_per_layer_input": 8,
+    "altup_num_inputs": 2,
+    "altup_coef_clip": 1.0,
+    "altup_correct_scale": True,
+    "altup_active_idx": 0,
+    "laurel_rank": 4,
+}
+
+
 def build(name: str, **overrides: Any) -> Any:
     """A tiny random model of a family."""
     module = importlib.import_module(f"mlx_lm.models.{name}")
@@ -148,6 +166,25 @@ def test_paper_variants_see_queries_or_are_refused_by_name(name: str, method: st
     session, found = run(build(name), config)
     assert all(cache.evicted_rows[0] > 0 for cache in session.evicting)
     assert all(np.isfinite(part).all() for part in found)
+
+
+@pytest.mark.parametrize("method", ["full", "morphkv", "morphkv:paper"])
+def test_layers_that_share_rows_attend_to_what_their_owner_did(method: str) -> None:
+    """gemma3n: four caches for six layers; the last two read the rows of earlier ones."""
+    module = importlib.import_module("mlx_lm.models.gemma3n")
+    mx.random.seed(0)
+    text = {**COMMON, "model_type": "gemma3n", **SHARING}
+    model = module.Model(module.ModelArgs(model_type="gemma3n", text_config=text))
+    model.update(tree_map(lambda p: mx.random.normal(p.shape) * 0.2, model.parameters()))
+    config = resolve(method, {} if method == "full" else {"window": 4}, budget=None if method == "full" else 12)
+    session, found = run(model, config)
+    assert session.layers == [1, 3]
+    assert all(np.isfinite(part).all() for part in found)
+    if method == "full":
+        for ours, plain in zip(found, logits(model, make_prompt_cache(model)), strict=True):
+            np.testing.assert_allclose(ours, plain, atol=1e-5)
+    else:
+        assert all(cache.size() == 12 for cache in session.evicting)
 
 
 def test_nothing_to_replace_is_an_error() -> None:

@@ -58,6 +58,8 @@ class EvictionCache(CountedCache):
         self._has_hole = [False]
         self._written: slice | mx.array = slice(0, 0)  # where the last single row went
         self._attended_rows = [0]  # rows per sequence in what update_and_fetch last returned
+        self.read_by_others = False  # later layers of the model attend to this layer's rows
+        self._shown: tuple[mx.array, mx.array] | None = None  # what they attend to
         self._unseen_keys: mx.array | None = None  # new keys whose queries the policy still waits for
         self._scale = 0.0  # of the logits, as last shown
 
@@ -95,6 +97,7 @@ class EvictionCache(CountedCache):
         """
         if self._unseen_keys is not None:
             raise MethodError("this method ranks by the model's queries: run it inside a MethodSession")
+        self._shown = None  # nothing else may hold the buffers that are written to
         new = keys.shape[2]
         if keys.shape[0] != len(self.rows):
             self._set_batch(keys.shape[0])
@@ -114,7 +117,15 @@ class EvictionCache(CountedCache):
             self._unseen_keys = keys
         else:
             self._observe_and_evict(keys, None, 0.0)
+        if self.read_by_others:
+            self._shown = shown, shown_values
         return shown, shown_values
+
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+        """Returns what `update_and_fetch` last returned, for layers that share this layer's rows."""
+        if self._shown is None:
+            raise MethodError("this cache keeps no rows for other layers: let a MethodSession build it for the model")
+        return self._shown
 
     def _renumbered(self, new_keys: mx.array) -> mx.array:
         rows = self._view(new_keys, None, 0.0)

@@ -120,7 +120,9 @@ class MethodSession:
             directions = self.directions[index] if self.directions else None
             layer = Layer(index, count, seed, module, self.shared, directions)
             policy = method.variant.policy(method.params, layer)
-            caches.append(EvictionCache(policy, share, start=budget, evict_block=evict_block))
+            cache = EvictionCache(policy, share, start=budget, evict_block=evict_block)
+            cache.read_by_others = len(modules) > len(self.caches)  # the model's later layers have none of their own
+            caches.append(cache)
         return caches
 
     def _installed(self, evict_block: int | None) -> Sequence[CountedCache]:
