@@ -97,12 +97,12 @@ def wait_for_samples(folder: Path, count: int) -> None:
 
 @pytest.fixture
 def long_run(tiny_model_dir, tmp_path, data):
-    """Eight samples of some tenths of a second each."""
+    """Eight samples of some tenths of a second each, one after another."""
     rows = json.loads(data.read_text())[:1]
     many = tmp_path / "many.json"
     many.write_text(json.dumps([rows[0] | {"prompt": f"{i} {rows[0]['prompt']}"} for i in range(8)]))
     model = ["--model", str(tiny_model_dir), "--data", str(many)]
-    return ["run", *model, "--budget", "64", "--max-tokens", "300"]
+    return ["run", *model, "--budget", "64", "--max-tokens", "300", "--batch-size", "1"]
 
 
 def test_kill_9_then_the_same_command_finishes_it(velox_eval, long_run, tmp_path):

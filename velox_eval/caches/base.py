@@ -1,12 +1,10 @@
 """EvictionCache: one layer's rows in slots, a policy that says what goes, and an honest count.
 
-The contract with the model is mlx-lm's: `offset` before RoPE, `make_mask`, then `update_and_fetch`. The
-contract with the policy: append, attend, then evict. What `update_and_fetch` returns still holds every row;
-what is evicted takes effect for the next step.
+The model's contract is mlx-lm's: `offset` before RoPE, `make_mask`, then `update_and_fetch`. The policy's: append,
+attend, then evict. What `update_and_fetch` returns still holds every row; what is evicted is gone for the next step.
 
-While a prompt comes in by chunks the slots are in temporal order. While decoding, an evicted row leaves a hole
-that the next row overwrites in place, so a step at full budget moves nothing. How many rows a sequence holds is
-known on the host; which rows they are is not, and no step asks.
+While a prompt comes in, slots are in temporal order. While decoding, an evicted row leaves a hole that the next row
+overwrites in place. How many rows a sequence holds is known on the host; which they are is not, and no step asks.
 """
 
 from __future__ import annotations
