@@ -1,7 +1,7 @@
 """The share of its attention that every held key pays to every other, kept up to date row by row and column by column.
 
 For rules that look at all pairs of rows. The shares cost C x C float32 a head beside the cache, more than the rows
-themselves; computing them afresh every step would cost C x C exponentials instead, some ten times as long on a CPU.
+themselves; computing them afresh every step would cost C x C exponentials instead, several times as long on a CPU.
 Each key's logits are relative to its own, which is held as long as the key is, so none that matters vanishes.
 """
 
