@@ -21,10 +21,13 @@ LAYERS = (
     ("engine",),
     ("tasks",),
     ("runs",),
+    ("compare",),
+    ("mechanism",),
     ("pipelines",),
+    ("lm_eval_backend",),
     ("cli",),
 )
-MLX_FREE = ("records", "metrics", "judges", "methods", "tasks", "runs", "cli", "engine.requests")
+MLX_FREE = ("records", "metrics", "judges", "methods", "tasks", "runs", "compare", "cli", "engine.requests")
 
 
 def layer_of(module: str) -> int:
