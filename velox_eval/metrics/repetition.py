@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+DECILES = 10
 
 # Runs of word characters, apostrophes inside a word kept ("don't" is one word); Chinese, Japanese and Korean
 # characters one by one, as these scripts put no spaces between words; everything else separates.
@@ -15,15 +19,70 @@ def words(text: str) -> list[str]:
     return [word.replace("’", "'") for word in _WORD.findall(text.lower())]
 
 
+class Span(NamedTuple):
+    """A stretch of a text, in characters, `end` excluded."""
+
+    start: int
+    end: int
+
+
 def repetition_rate(text: str, n: int = 4) -> float | None:
     """Returns 1 - unique / total word n-grams of the whole text: 0 when none repeats, towards 1 in a loop.
 
     None under n words. Raises ValueError for n below 1.
     """
+    repeats = _repeats(words(text), n)
+    return sum(repeats) / len(repeats) if repeats else None
+
+
+def repeated_spans(text: str, n: int = 4) -> list[Span]:
+    """Returns where `text` repeats itself: the stretches covered by word n-grams that stood earlier in it.
+
+    In order and apart from each other; empty where nothing repeats. Raises ValueError for n below 1.
+    """
+    places = _places(text)
+    spans: list[Span] = []
+    for first, repeats in enumerate(_repeats(words(text), n)):
+        if not repeats:
+            continue
+        start, end = places[first].start, places[first + n - 1].end
+        if spans and start <= spans[-1].end:
+            spans[-1] = Span(spans[-1].start, end)
+        else:
+            spans.append(Span(start, end))
+    return spans
+
+
+def repetition_by_decile(text: str, n: int = 4) -> list[tuple[int, int]]:
+    """Returns, a tenth of the text each, how many of its word n-grams stood earlier in it, and how many it has.
+
+    The sums over the tenths give `repetition_rate`. Empty under n words. Raises ValueError for n below 1.
+    """
+    repeats = _repeats(words(text), n)
+    sums = [(0, 0)] * DECILES if repeats else []
+    for index, again in enumerate(repeats):
+        tenth = index * DECILES // len(repeats)
+        sums[tenth] = (sums[tenth][0] + again, sums[tenth][1] + 1)
+    return sums
+
+
+def _repeats(tokens: Sequence[str], n: int) -> list[bool]:
+    """Whether each n-gram, by its first word, stood earlier."""
     if n < 1:
         raise ValueError(f"n={n} must be at least 1")
-    tokens = words(text)
-    total = len(tokens) - n + 1
-    if total < 1:
-        return None
-    return 1 - len({tuple(tokens[start : start + n]) for start in range(total)}) / total
+    seen: set[tuple[str, ...]] = set()
+    repeats = []
+    for start in range(len(tokens) - n + 1):
+        gram = tuple(tokens[start : start + n])
+        repeats.append(gram in seen)
+        seen.add(gram)
+    return repeats
+
+
+def _places(text: str) -> list[Span]:
+    """Where each of the text's `words` stands in it; a letter that lower-cases to two is still one of the text."""
+    lowered = text.lower()
+    if len(lowered) == len(text):
+        return [Span(*match.span()) for match in _WORD.finditer(lowered)]
+    origin = [index for index, character in enumerate(text) for _ in character.lower()]
+    return [Span(origin[match.start()], origin[match.end() - 1] + 1) for match in _WORD.finditer(lowered)]
