@@ -1,13 +1,23 @@
-"""Judges: who answers whether a text contains what was asked for."""
+"""Judges: who answers whether a text contains what was asked for, and how well it is written."""
 
 from __future__ import annotations
 
 from velox_eval.errors import ConfigError, unknown_name
-from velox_eval.judges.base import Judge, Verdict
-from velox_eval.judges.reply import parse_yes_no
+from velox_eval.judges.base import DIMENSIONS, Judge, Ratings, Verdict
+from velox_eval.judges.reply import parse_ratings, parse_yes_no
 from velox_eval.judges.rules import RuleJudge
 
-__all__ = ["JUDGES", "Judge", "RuleJudge", "Verdict", "get_judge", "parse_yes_no"]
+__all__ = [
+    "DIMENSIONS",
+    "JUDGES",
+    "Judge",
+    "Ratings",
+    "RuleJudge",
+    "Verdict",
+    "get_judge",
+    "parse_ratings",
+    "parse_yes_no",
+]
 
 JUDGES = {"rules": RuleJudge}
 

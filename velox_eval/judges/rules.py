@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from velox_eval.judges.base import Verdict
+from velox_eval.judges.base import Judge, Verdict
 from velox_eval.judges.birthdays import asked_persons, has_birthday
 from velox_eval.judges.wording import STOP_WORDS, WEAK_WORDS, Token, normal, stem, tokenise
 
@@ -66,7 +66,7 @@ class _Entry:
     about_places: bool
 
 
-class RuleJudge:
+class RuleJudge(Judge):
     """Answers by rules alone: no model, no network, the same verdict on every machine."""
 
     @property

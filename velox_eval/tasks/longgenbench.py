@@ -107,13 +107,15 @@ class LongGenBench(Task):
         row = sample.data
         blocks = metric.split_blocks(row["prefix"] + response)
         written = metric.entries(blocks, row["type"])
+        asked = checks(row)
+        verdicts = iter(judge.contains_all([(written[entry], text) for _, entry, text in asked if entry in written]))
         results: list[metric.CheckResult] = []
         unreadable: Counter[str] = Counter()
-        for category, entry, description in checks(row):
+        for category, entry, _ in asked:
             found = entry in written
             yes = None
             if found:
-                verdict = judge.contains(written[entry], description)
+                verdict = next(verdicts)
                 yes = verdict.yes
                 if yes is None:
                     unreadable[verdict.reason or "no reason given"] += 1
