@@ -18,7 +18,8 @@ from velox_eval.records.store import load_run
 from velox_eval.runs.inspect import inspect_run
 from velox_eval.runs.kept_plot import MOST_PANELS, _spread, draw
 from velox_eval.runs.plan import RunOptions
-from velox_eval.runs.runner import RunResult, run
+from velox_eval.runs.recorder import RunResult
+from velox_eval.runs.runner import run
 
 
 @pytest.fixture(scope="module")

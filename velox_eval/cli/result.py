@@ -8,7 +8,7 @@ from velox_eval.cli.console import human_bytes, out, plain
 
 if TYPE_CHECKING:
     from velox_eval.records.schema import RunHeader, RunSummary, SampleRecord
-    from velox_eval.runs.runner import RunResult
+    from velox_eval.runs.recorder import RunResult
 
 _OPENING_LINES = 5
 _OPENING_CHARACTERS = 400

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from velox_eval.runs.runner import RunResult
+    from velox_eval.runs.recorder import RunResult
 
 CANCELLED = 130
 FAILED_SAMPLES = 1

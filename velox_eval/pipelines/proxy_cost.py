@@ -21,7 +21,8 @@ from velox_eval.errors import VeloxEvalError
 from velox_eval.methods import METHODS
 from velox_eval.records.schema import RunHeader, ScoreSummary
 from velox_eval.runs.plan import RunOptions
-from velox_eval.runs.runner import RunResult, run
+from velox_eval.runs.recorder import RunResult
+from velox_eval.runs.runner import run
 
 INSTALLED = ("streaming_llm", "knorm", "qfilters", "h2o", "tova", "snapkv", "pyramidkv", "chunkkv", "cam", "keyformer")
 ALSO_INSTALLED = ("morphkv", "kvzip", "squeeze")

@@ -14,7 +14,7 @@ from velox_eval.records.schema import Cost, RunHeader, SampleRecord, Session
 from velox_eval.records.store import RunFolder, RunStore, StoredRun, load_run
 from velox_eval.runs.environment import package_versions
 from velox_eval.runs.plan import task_options
-from velox_eval.runs.runner import RunResult
+from velox_eval.runs.recorder import RunResult
 from velox_eval.runs.sample import scored_fields
 from velox_eval.runs.stopwatch import Stopwatch
 from velox_eval.runs.summary import summarise
