@@ -1,0 +1,107 @@
+"""Names at the end of lines and points instead of a legend: beside the axes, in order, never over each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from velox_eval.runs.figures import new_figure
+
+TEXT = 8.0  # points
+LINE = 10.6  # points from one label to the next
+LEADER = 16.0  # points between axes and labels
+FAINT = "#8a8f98"
+SOFT = "#4a4f57"
+DARK = "#16191d"
+_LEFT, _BOTTOM, _TOP, _RIGHT = 0.62, 0.50, 0.74, 0.10  # inches around the axes, labels apart
+
+
+class End(NamedTuple):
+    """What a label belongs to: its text, and the place (data coordinates) and colour of the line's end."""
+
+    text: str
+    x: float
+    y: float
+    colour: str
+
+
+def framed(title: str, about: str, labels: Sequence[str], *, width: float = 7.2, height: float = 4.3) -> Any:
+    """Returns empty axes with room for `labels` to the right: a figure `width` inches wide, higher where many need it.
+
+    `title` says what is shown, `about` (smaller, a line or two) on what and how to read it.
+    """
+    lines = about.count("\n") + 1
+    top = _TOP + 0.15 * (lines - 1)
+    height = max(height, len(labels) * LINE / 72 + _BOTTOM + top)
+    figure = new_figure(width, height)
+    room = max((text_width(figure, label) for label in labels), default=0.0) + (LEADER / 72 if labels else 0) + _RIGHT
+    axes = figure.add_axes(
+        (_LEFT / width, _BOTTOM / height, (width - _LEFT - room) / width, (height - _BOTTOM - top) / height)
+    )
+    figure.text(0.12 / width, 1 - 0.10 / height, title, fontsize=11, fontweight="bold", color=DARK, va="top")
+    figure.text(0.12 / width, 1 - 0.33 / height, about, fontsize=TEXT, color=SOFT, va="top", linespacing=1.35)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(FAINT)
+        axes.spines[side].set_linewidth(0.7)
+    axes.tick_params(labelsize=TEXT, color=FAINT, labelcolor=SOFT, width=0.7, length=3)
+    return axes
+
+
+def text_width(figure: Any, text: str) -> float:
+    """Returns the width of `text` at the size of labels, in inches."""
+    probe = figure.text(0, 0, text, fontsize=TEXT)
+    width = probe.get_window_extent(figure.canvas.get_renderer()).width / figure.dpi
+    probe.remove()
+    return float(width)
+
+
+def label_ends(axes: Any, ends: Sequence[End]) -> None:
+    """Writes each end's text to the right of `axes`, as near to its own height as the others let it, with a leader.
+
+    The scales and limits of `axes` must be final. Raises ValueError where the axes are too low for so many.
+    """
+    if not ends:
+        return
+    figure = axes.figure
+    per_point = figure.dpi / 72
+    box = axes.get_window_extent()
+    heights = [float(axes.transData.transform((end.x, end.y))[1]) for end in ends]
+    order = sorted(range(len(ends)), key=lambda index: (heights[index], ends[index].text))
+    placed = spread([heights[index] for index in order], LINE * per_point, box.y0, box.y1)
+    for index, height in zip(order, placed, strict=True):
+        end = ends[index]
+        share = (height - box.y0) / box.height
+        axes.annotate(
+            end.text,
+            xy=(end.x, end.y),
+            xycoords="data",
+            xytext=(1 + LEADER * per_point / box.width, share),
+            textcoords="axes fraction",
+            fontsize=TEXT,
+            color=DARK,
+            va="center",
+            ha="left",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": end.colour, "linewidth": 0.6, "shrinkA": 1.5, "shrinkB": 3},
+        )
+
+
+def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Returns places nearest (least squares) to the sorted `wanted` ones, at least `gap` apart, within low..high.
+
+    Pools neighbours that are too near until none are. Raises ValueError where so many do not fit.
+    """
+    if (len(wanted) - 1) * gap > (high - low) * (1 + 1e-9):
+        raise ValueError(f"{len(wanted)} labels, {gap:g} apart, do not fit between {low:g} and {high:g}")
+    pools: list[tuple[float, int]] = []  # mean of wanted minus the room of those below, and how many share it
+    for index, place in enumerate(wanted):
+        mean, count = place - index * gap, 1
+        while pools and pools[-1][0] >= mean:
+            lower, many = pools.pop()
+            mean, count = (lower * many + mean * count) / (many + count), many + count
+        pools.append((mean, count))
+    top = high - (len(wanted) - 1) * gap
+    flat = [min(max(mean, low), top) for mean, count in pools for _ in range(count)]
+    return [place + index * gap for index, place in enumerate(flat)]

@@ -1,0 +1,59 @@
+"""How a method looks in every plot: colour and marker by method, dashes by variant; distinct without colour too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from velox_eval.records.store import StoredRun
+
+# Okabe and Ito's colours and two of Tol's, told apart with every kind of colour vision; yellow, too pale, is left out.
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255", "#6b6b1f")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+BASELINE = "#16191d"
+_SOLID, _DASHED, _DOTTED = "-", (0, (4, 1.6)), (0, (1, 1.2))
+
+
+class Look(NamedTuple):
+    """Colour, marker and dashes of a method's line."""
+
+    colour: str
+    marker: str
+    dashes: str | tuple[int, tuple[float, float]]
+
+
+def names(runs: Sequence[StoredRun]) -> list[str]:
+    """Returns a name for each run: its method, with the parameters in which runs of that method differ here."""
+    values: dict[str, dict[str, set[object]]] = {}
+    for run in runs:
+        known = values.setdefault(run.header.config.method, {})
+        for key, value in run.header.config.params.items():
+            known.setdefault(key, set()).add(value)
+    labels = []
+    for run in runs:
+        config = run.header.config
+        differing = [key for key, seen in sorted(values[config.method].items()) if len(seen) > 1]
+        settings = " ".join(f"{key}={config.params[key]}" for key in differing if key in config.params)
+        labels.append(f"{config.method} {settings}".strip())
+    return labels
+
+
+def looks(labels: Iterable[str]) -> Mapping[str, Look]:
+    """Returns the look of every label; variants and settings of one method share its colour and marker."""
+    ordered = sorted(set(labels))
+    methods = sorted({_method(label) for label in ordered} - {"full"})
+    place = {method: index for index, method in enumerate(methods)}
+    found = {}
+    for label in ordered:
+        method = _method(label)
+        if method == "full":
+            found[label] = Look(BASELINE, "*", _SOLID)
+            continue
+        index = place[method]
+        dashes = _SOLID if ":" in label else _DOTTED if "/" in label else _DASHED
+        found[label] = Look(PALETTE[index % len(PALETTE)], MARKERS[index % len(MARKERS)], dashes)
+    return found
+
+
+def _method(label: str) -> str:
+    return label.split(" ")[0].split("/")[-1].split(":")[0]
