@@ -67,7 +67,7 @@ class Difference(Frozen):
     )
     detectable: float | None = Field(
         default=None,
-        description="The smallest true difference this n would have shown at the stated power; null without any spread.",
+        description="Smallest true difference this n would show at the stated power; null without spread.",
     )
     needed_pairs: int | None = Field(
         default=None, description="Pairs from which on any verdict is possible in this family; null when reached."
