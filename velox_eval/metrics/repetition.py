@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 DECILES = 10
 
@@ -12,11 +12,18 @@ DECILES = 10
 # characters one by one, as these scripts put no spaces between words; everything else separates.
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003134f"
 _WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+(?:['’][^\W{_CJK}]+)*")
+_WORD_OR_MARK = re.compile(rf"{_WORD.pattern}|[^\w\s]")
+
+Part = Literal["whole", "second_half"]
 
 
-def words(text: str) -> list[str]:
-    """Returns the lower-cased words of `text` by this project's one tokeniser (see the pattern above)."""
-    return [word.replace("’", "'") for word in _WORD.findall(text.lower())]
+def words(text: str, *, marks: bool = False) -> list[str]:
+    """Returns the lower-cased words of `text` by this project's one tokeniser (see the pattern above).
+
+    With `marks` every punctuation mark and symbol is a word too, as for NLTK's tokeniser.
+    """
+    pattern = _WORD_OR_MARK if marks else _WORD
+    return [word.replace("’", "'") for word in pattern.findall(text.lower())]
 
 
 class Span(NamedTuple):
@@ -26,12 +33,23 @@ class Span(NamedTuple):
     end: int
 
 
-def repetition_rate(text: str, n: int = 4) -> float | None:
-    """Returns 1 - unique / total word n-grams of the whole text: 0 when none repeats, towards 1 in a loop.
+def repetition_rate(
+    text: str, n: int = 4, *, part: Part = "whole", marks: bool = False, least_words: int = 0
+) -> float | None:
+    """Returns 1 - unique / total word n-grams of a text: 0 when none repeats, towards 1 in a loop.
 
-    None under n words. Raises ValueError for n below 1.
+    `part` "second_half" looks at the second half of its words alone (the middle one of an odd number included).
+    None under n words there, or under `least_words` in the whole text (marks are none of them). Raises ValueError
+    for n below 1.
+
+    MorphKV's authors count punctuation too (`marks`); n = 10 on answers of at least 5,000 words in LongWriter, n = 20
+    on the second half of the entries in LongGenBench. On their LongWriter answers this is within 0.02 of their
+    stored values; the rest is NLTK's finer tokeniser.
     """
-    repeats = _repeats(words(text), n)
+    if least_words and len(words(text)) < least_words:
+        return None
+    tokens = words(text, marks=marks)
+    repeats = _repeats(tokens[len(tokens) // 2 :] if part == "second_half" else tokens, n)
     return sum(repeats) / len(repeats) if repeats else None
 
 

@@ -85,6 +85,9 @@ class Identity(Frozen):
     rescored_from: str | None = Field(
         default=None, description="Run whose answers were scored again; null for a fresh run."
     )
+    responses_sha256: str | None = Field(
+        default=None, description="SHA-256 of answers that were read from a file; null where the model wrote them."
+    )
 
 
 def build_config(**fields: Any) -> RunConfig:

@@ -66,6 +66,9 @@ class SampleRecord(Frozen):
     )
     repetition_rate_10: float | None = Field(default=None, description="The same over 10-grams.")
     repetition_rate_20: float | None = Field(default=None, description="The same over 20-grams.")
+    late_repetition_rate: float | None = Field(default=None, description="repetition_rate of the words' second half.")
+    late_repetition_rate_10: float | None = Field(default=None, description="The same over 10-grams.")
+    late_repetition_rate_20: float | None = Field(default=None, description="The same over 20-grams.")
     prefill_seconds: float | None = Field(default=None, ge=0, description="Seconds up to the first token.")
     compress_seconds: float | None = Field(
         default=None,
@@ -178,7 +181,9 @@ class RunSummary(Frozen):
     n_unscored: int = Field(ge=0, description="Samples with at least one score that could not be given.")
     n_truncated: int = Field(ge=0, description="Answers ended by a limit.")
     n_beyond_context: int = Field(ge=0, description="Answers whose limit was cut at the model's context.")
-    n_not_fired: int | None = Field(description="Samples in which nothing was evicted; null: the method never evicts.")
+    n_not_fired: int | None = Field(
+        description="Samples in which nothing was evicted; null: it never evicts, or not known."
+    )
     primary: str = Field(description="Name of the score that comparisons decide on.")
     higher_is_better: bool = Field(default=True, description="Whether more of it is better.")
     primary_value: float | None = Field(description="Its value.")
@@ -192,6 +197,9 @@ class RunSummary(Frozen):
     repetition_rate: float | None = Field(description="Mean over answers long enough.")
     repetition_rate_10: float | None = Field(description="Mean over answers long enough.")
     repetition_rate_20: float | None = Field(description="Mean over answers long enough.")
+    late_repetition_rate: float | None = Field(default=None, description="The same of the answers' second halves.")
+    late_repetition_rate_10: float | None = Field(default=None, description="The same of the answers' second halves.")
+    late_repetition_rate_20: float | None = Field(default=None, description="The same of the answers' second halves.")
     mean_generated_tokens: float | None = Field(description="Mean tokens an answer.")
     peak_cache_bytes: int | None = Field(description="Largest over samples.")
     mean_peak_cache_bytes: float | None = Field(description="Mean over samples.")
@@ -226,8 +234,22 @@ class DataInfo(Frozen):
     notes: tuple[str, ...] = Field(default=(), description="What loading changed or found odd.")
 
 
+class ResponsesInfo(Frozen):
+    """Where answers that this harness did not write were read from.
+
+    Of such a run the config's generation settings say nothing; `method` and `model` hold what its giver called them.
+    """
+
+    file: str = Field(description="Name of the file.")
+    sha256: str = Field(description="SHA-256 of the file.")
+    rows: int = Field(ge=0, description="Rows it has.")
+    fields: dict[str, str] = Field(description="What was read from which of its fields.")
+    matched_by: Literal["id", "prompt", "order"] = Field(description="What told which sample a row answers.")
+    rated_by: str | None = Field(default=None, description="Who gave the stored ratings; null: none were read.")
+
+
 class ModelInfo(Frozen):
-    """The model that ran."""
+    """The model that ran; of foreign answers its name as claimed, everything else \"unknown\"."""
 
     name: str = Field(description="Name as asked.")
     content_sha256: str = Field(description="SHA-256 of its content.")
@@ -246,7 +268,9 @@ class MethodInfo(Frozen):
     params: dict[str, ParamValue] = Field(description="Every parameter.")
     differs: str = Field(description="How it differs from the paper or code it names.")
     capacity: str = Field(description="Rows it may hold, as declared.")
-    evicts: bool = Field(description="Whether the method evicts at all (full does not).")
+    evicts: bool | None = Field(
+        description="Whether the method evicts at all (full does not); null: not known, the answers are foreign."
+    )
     query_aware: bool = Field(
         default=True, description="Whether what it keeps of a context may depend on the question that follows it."
     )
@@ -273,6 +297,9 @@ class RunHeader(Frozen):
     data: DataInfo = Field(description="Source and content of the samples.")
     model: ModelInfo = Field(description="The model.")
     method: MethodInfo = Field(description="The method.")
+    responses: ResponsesInfo | None = Field(
+        default=None, description="The file that the answers were read from; null: this harness wrote them."
+    )
     sessions: tuple[Session, ...] = Field(default=(), description="Processes that worked on the run, in order.")
     error: str | None = Field(default=None, description="Why the status is error; null otherwise.")
     summary: RunSummary | None = Field(default=None, description="What the run showed; null until one session ended.")
@@ -300,10 +327,13 @@ class RunRow(Frozen):
     prefill_step: int = Field(description="Prompt tokens a prefill chunk has.")
     judge: str = Field(description="Judge id.")
     rescored_from: str | None = Field(default=None, description="Run whose answers were scored again.")
+    responses: str | None = Field(
+        default=None, description="File that the answers were read from; null: this harness wrote them."
+    )
     n: int = Field(description="Samples attempted.")
     n_error: int = Field(description="Samples that failed.")
     n_truncated: int = Field(description="Answers ended by a limit.")
-    n_not_fired: int | None = Field(description="Samples in which nothing was evicted; null: it never evicts.")
+    n_not_fired: int | None = Field(description="As in the summary.")
     primary: str = Field(description="Name of the primary score.")
     higher_is_better: bool = Field(default=True, description="Whether more of it is better.")
     primary_value: float | None = Field(description="Its value.")
@@ -346,5 +376,6 @@ def run_row(header: RunHeader) -> RunRow:
         prefill_step=header.config.prefill_step,
         judge=header.identity.judge,
         rescored_from=header.identity.rescored_from,
+        responses=None if header.responses is None else header.responses.file,
         batch_size=max(summary.batch_sizes, default=None),
     )

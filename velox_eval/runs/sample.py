@@ -110,14 +110,21 @@ def _teacher_forced(outcome: Comparison) -> TeacherForced:
 
 def _answer(generation: Generation) -> dict[str, Any]:
     return {
-        "response": generation.text,
-        "response_sha256": text_sha256(generation.text),
         "generated_tokens": len(generation.tokens),
         "finish_reason": generation.finish_reason,
         "truncated": generation.truncated,
-        "repetition_rate": repetition_rate(generation.text),
-        "repetition_rate_10": repetition_rate(generation.text, n=10),
-        "repetition_rate_20": repetition_rate(generation.text, n=20),
+        **text_fields(generation.text),
+    }
+
+
+def text_fields(text: str) -> dict[str, Any]:
+    """Returns the fields of a record that an answer's text alone decides."""
+    rates = {"": 4, "_10": 10, "_20": 20}
+    return {
+        "response": text,
+        "response_sha256": text_sha256(text),
+        **{f"repetition_rate{end}": repetition_rate(text, n) for end, n in rates.items()},
+        **{f"late_repetition_rate{end}": repetition_rate(text, n, part="second_half") for end, n in rates.items()},
     }
 
 
