@@ -3,7 +3,8 @@
     words  Chinese characters (U+4E00 to U+9FFF) + runs of Latin letters between word boundaries; digits, letters with
            accents and words that hold any ("café") count nothing. The authors' count, for their scores only: our other
            scores use the tokeniser of metrics.repetition.
-    S_l    x words required, y written:  100 * max(0, 1 - (y / x - 1) / 3) for y > x, else 100 * max(0, 1 - (x / y - 1) / 2)
+    S_l    x words required, y written: 100 * max(0, 1 - (y / x - 1) / 3) for y > x,
+           else 100 * max(0, 1 - (x / y - 1) / 2)
     S_q    mean over six dimensions of 25 * (points - 1), points 1 to 5
 
 The authors' S_l divides by zero on an empty answer; ours is 0 there, as in MorphKV's copy. Their S_q drops answers

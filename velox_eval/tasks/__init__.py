@@ -27,6 +27,7 @@ __all__ = [
 TASKS: Mapping[str, tuple[str, str]] = {
     "fidelity": ("velox_eval.tasks.fidelity", "Fidelity"),
     "longgenbench": ("velox_eval.tasks.longgenbench", "LongGenBench"),
+    "longwriter": ("velox_eval.tasks.longwriter", "LongWriter"),
 }
 
 

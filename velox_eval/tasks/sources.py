@@ -33,11 +33,16 @@ class Row:
         """Raises DataError naming file, line and field."""
         raise DataError(f"{self.where}, field {field!r}: {problem}")
 
-    def text(self, field: str, *, empty: bool = False) -> str:
-        """Returns a string field. Raises DataError when it is missing, no string, or empty unless allowed."""
+    def text(self, field: str, *, empty: bool = False, most: int | None = None) -> str:
+        """Returns a string field of at most `most` characters.
+
+        Raises DataError when it is missing, no string, too long, or empty unless allowed.
+        """
         value = self.need(field)
         if not isinstance(value, str):
             self.fail(field, f"expected a string, got {describe(value)}")
+        if most is not None and len(value) > most:
+            self.fail(field, f"has {len(value):,} characters; at most {most:,} are taken")
         if not value.strip() and not empty:
             self.fail(field, "is empty")
         if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
