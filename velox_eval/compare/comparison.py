@@ -49,6 +49,7 @@ class Estimate(Frozen):
 class Difference(Frozen):
     """An arm's score less the baseline's, on the samples both have."""
 
+    against: str = Field(description="Label of the baseline's arm.")
     value: float | None = Field(description="Arm - baseline, in units of the score.")
     low: float | None = Field(default=None, description="Lower end of its bootstrap interval.")
     high: float | None = Field(default=None, description="Upper end.")
@@ -131,7 +132,7 @@ class Arm(Frozen):
     keep: float | None = Field(description="Share kept; null with budget.")
     params: dict[str, ParamValue] = Field(description="Every parameter of the method.")
     shown_params: dict[str, ParamValue] = Field(description="Those in which arms of the same method and budget differ.")
-    baseline: bool = Field(description="Whether this is the section's baseline.")
+    baseline: bool = Field(description="Whether others are compared with it.")
     status: RunStatus = Field(description="Status of the run.")
     finished: bool = Field(description="Whether all samples were attempted.")
     finished_at: datetime | None = Field(description="UTC.")
@@ -172,7 +173,8 @@ class Section(Frozen):
     mixed: dict[str, list[str]] = Field(description="Conditions that differ and were allowed to, with their values.")
     score: str = Field(description="Name of the compared score.")
     higher_is_better: bool = Field(description="Whether more of it is better.")
-    baseline: str | None = Field(description="Label of the baseline's arm; null: only rows, no differences.")
+    baseline: str | None = Field(description="The baseline, as asked; null: only rows, no differences.")
+    notes: tuple[str, ...] = Field(default=(), description="What holds for every row.")
     arms: list[Arm] = Field(description="The baseline first, then by budget, method and parameters.")
     equal_memory: list[MemoryRow] = Field(description="Only where two arms ran under one memory limit.")
 

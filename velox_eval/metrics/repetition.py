@@ -53,6 +53,27 @@ def repetition_rate(
     return sum(repeats) / len(repeats) if repeats else None
 
 
+class EqualLengthRates(NamedTuple):
+    """Repetition of two texts, both cut to the words of the shorter."""
+
+    first: float
+    second: float
+    words: int
+
+
+def rates_at_equal_length(first: str, second: str, n: int = 4) -> EqualLengthRates | None:
+    """Returns the `repetition_rate` of both texts over as many words as the shorter has: a longer text repeats more.
+
+    None where the shorter has under n words. Raises ValueError for n below 1.
+    """
+    ours, theirs = words(first), words(second)
+    length = min(len(ours), len(theirs))
+    repeats = [_repeats(tokens[:length], n) for tokens in (ours, theirs)]
+    if not repeats[0]:
+        return None
+    return EqualLengthRates(*(sum(each) / len(each) for each in repeats), words=length)
+
+
 def repeated_spans(text: str, n: int = 4) -> list[Span]:
     """Returns where `text` repeats itself: the stretches covered by word n-grams that stood earlier in it.
 
