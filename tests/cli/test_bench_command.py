@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 SUITE = """
+kind = "speed"
 name = "quick"
 
 [[row]]

@@ -11,6 +11,8 @@ from velox_eval.methods import METHODS
 from velox_eval.runs.bench_suite import asked_rows, constant_size_methods, method_names, read_suite
 
 GOOD = """
+kind = "speed"
+
 [[row]]
 what = "step"
 measure = "decode"
@@ -76,6 +78,8 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
         (('what = "step"', ""), "row 1: field 'what' must be a text, got None"),
         (("[[row]]", "[row]"), "a suite needs at least one [[row]]"),
         (("[[row]]", "[[row"), "not a readable TOML file"),
+        (('"speed"', '"sweep"'), "must be 'speed' for `velox-eval bench --suite` (`velox-eval sweep` reads 'sweep'"),
+        (('kind = "speed"', ""), "kind=None must be 'speed'"),
     ],
 )
 def test_a_wrong_file_is_told_where(tmp_path: Path, change: tuple[str, str], says: str) -> None:

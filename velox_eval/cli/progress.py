@@ -20,6 +20,7 @@ class TerminalObserver(Observer):
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet
+        self.title = ""  # before the bar: which run of several this is
         self._bar: Any = None
         self._errors = 0
         self._drawn = 0.0
@@ -37,7 +38,14 @@ class TerminalObserver(Observer):
 
         if done:
             self.note(f"Resuming: {done} of {samples} samples are on record.")
-        self._bar = tqdm(total=samples, initial=done, unit="sample", dynamic_ncols=True, mininterval=self._pause)
+        self._bar = tqdm(
+            total=samples,
+            initial=done,
+            desc=plain(self.title) or None,
+            unit="sample",
+            dynamic_ncols=True,
+            mininterval=self._pause,
+        )
 
     def step(self, progress: Progress) -> None:
         """Shows speed and bytes of what is being written."""

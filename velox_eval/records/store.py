@@ -44,6 +44,11 @@ def load_run(path: Path | str) -> StoredRun:
     return StoredRun(header, _read_samples(folder / "samples.jsonl"))
 
 
+def load_header(path: Path | str) -> RunHeader:
+    """Returns the header of the run in folder `path`. Raises StoreError naming file and field."""
+    return _read_header(Path(path))
+
+
 def find_run(run: str, results: Path | str) -> Path:
     """Returns the folder of `run`: a path, or a run id (or its unique beginning) under `results`.
 

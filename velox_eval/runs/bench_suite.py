@@ -1,5 +1,7 @@
 """What a bench measures: rows, each a figure of some methods and what it is to reach, from a TOML file.
 
+`kind = "speed"` tells such a file from the suites of `velox-eval sweep`.
+
 [[row]] fields: `what` (a line for the table), `measure`, `figure`, `at_least` / `at_most` (optional), `methods` (names,
 or "constant-size" for every adapted method whose rows do not grow), `except`, `settings` (of these methods), and the
 numbers that the measure takes:
@@ -14,15 +16,13 @@ flatness    budget, batch, samples, short_samples, max_tokens   long_over_short
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 from velox_eval.errors import ConfigError, DataError, unknown_name
 from velox_eval.methods import METHODS, MethodConfig, Value, resolve
-from velox_eval.tasks.definition import task_files
+from velox_eval.runs.suite_files import read_suite_file
 
 CONSTANT_SIZE = "constant-size"
 DEFAULT_BUDGET = 512
@@ -151,26 +151,9 @@ def asked_rows(
     return tuple(row for row in rows if row.measure in measures)
 
 
-def suite_path(name: str) -> Path:
-    """Returns the file of a suite: a path as it is, else tasks/suites/<name>.toml. Raises ConfigError for neither."""
-    if name.endswith(".toml"):
-        return Path(name).expanduser()
-    folder = task_files() / "suites"
-    known = sorted(path.stem for path in folder.glob("*.toml"))
-    if name not in known:
-        raise ConfigError(f"{unknown_name('suite', name, known)}; a file's name ends with .toml")
-    return folder / f"{name}.toml"
-
-
 def read_suite(name: str) -> Suite:
     """Returns the suite. Raises DataError naming file, row and field, and ConfigError for a method that cannot run."""
-    path = suite_path(name)
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such suite file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not a readable TOML file: {error}") from None
+    path, table = read_suite_file(name, "speed")
     rows = table.get("row")
     if not isinstance(rows, list) or not rows:
         raise DataError(f"{path}: a suite needs at least one [[row]]")

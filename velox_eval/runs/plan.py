@@ -83,8 +83,8 @@ class Plan:
         return isinstance(self.requests[0], TeacherForce)
 
 
-def make_plan(options: RunOptions) -> Plan:
-    """Returns the run's plan.
+def make_plan(options: RunOptions, like: Plan | None = None) -> Plan:
+    """Returns the run's plan; `like` is another run's with the same `task_choice`, whose samples serve again.
 
     Raises ConfigError for options that cannot work, naming value and what is allowed, and DataError for
     data that cannot be used.
@@ -92,10 +92,10 @@ def make_plan(options: RunOptions) -> Plan:
     _config(options, options.source, options.settings, options.budget)
     if not 0 <= options.max_error_share <= 1:
         raise ConfigError(f"max_error_share={options.max_error_share}: must be from 0 to 1")
-    task = get_task(options.task, task_options(_choice(options, options.source)))
+    task = like.task if like else get_task(options.task, task_options(task_choice(options)))
     method = _method(options, task)
     judge = get_judge(options.judge)
-    data = task.load()
+    data = like.data if like else task.load()
     return Plan(
         config=_config(options, data.source, method.params, method.budget),
         method=method,
@@ -111,9 +111,10 @@ def task_options(choice: TaskChoice) -> TaskOptions:
     return TaskOptions(**choice.model_dump(exclude={"name"}))
 
 
-def _choice(options: RunOptions, source: str | None) -> TaskChoice:
-    names = set(TaskChoice.model_fields) - {"name", "source"}
-    return TaskChoice(name=options.task, source=source, **{name: getattr(options, name) for name in names})
+def task_choice(options: RunOptions) -> TaskChoice:
+    """Returns which task on which data the options choose."""
+    names = set(TaskChoice.model_fields) - {"name"}
+    return TaskChoice(name=options.task, **{name: getattr(options, name) for name in names})
 
 
 def _config(options: RunOptions, source: str | None, params: Mapping[str, Value], budget: int | None) -> RunConfig:

@@ -115,9 +115,12 @@ def build_engine(plan: Plan, loaded: LoadedModel, options: RunOptions) -> tuple[
     return engine, engine.generate
 
 
-def _draft(plan: Plan, model: ModelInfo) -> RunHeader:
-    """The header of a new run, before it has an id."""
-    identity = Identity(
+def identity(plan: Plan, model: ModelInfo) -> Identity:
+    """Returns the contents behind the plan's names, on this model and with the packages installed here.
+
+    Raises ConfigError for a package that is not installed.
+    """
+    return Identity(
         task_version=plan.task.info.version,
         data_sha256=plan.data.sha256,
         requests_sha256=plan.requests_sha256,
@@ -127,12 +130,17 @@ def _draft(plan: Plan, model: ModelInfo) -> RunHeader:
         judge=plan.judge.id,
         versions=package_versions(plan.config.method),
     )
+
+
+def _draft(plan: Plan, model: ModelInfo) -> RunHeader:
+    """The header of a new run, before it has an id."""
+    contents = identity(plan, model)
     return RunHeader(
         run_id="",
         status="started",
         config=plan.config,
-        config_hash=config_hash(plan.config, identity),
-        identity=identity,
+        config_hash=config_hash(plan.config, contents),
+        identity=contents,
         created_at=datetime.now(UTC),
         platform=platform_name(),
         python=python_version(),

@@ -1,0 +1,99 @@
+"""`velox-eval sweep`: a matrix of runs, then one table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from velox_eval.pipelines.matrix import SweepPlan
+    from velox_eval.pipelines.suite import Suite
+    from velox_eval.pipelines.sweep import SweepResult
+
+FAILED_RUNS = 1
+CANCELLED = 130
+
+
+def sweep(
+    suite: Annotated[str, typer.Argument(help="A suite's name (see --list), or a TOML file of yours.")] = "",
+    list_suites: Annotated[bool, typer.Option("--list", help="List the suites that come with velox-eval.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan and what it will take; run nothing.")
+    ] = False,
+    model: Annotated[list[str] | None, typer.Option(help="Instead of the suite's models; repeatable.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Instead of the tasks' limits: samples of each run.")] = None,
+    results: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("results"),
+    again: Annotated[bool, typer.Option("--again", help="Start every run anew.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+) -> None:
+    """Run methods x parameters x budgets x tasks x models x seeds, and compare what came of it.
+
+    The same command resumes: runs that are finished are shown, not repeated. A run that fails does not stop the
+    others. Exit code: 0 all runs done, 1 some failed, 2 it cannot run as asked, 130 interrupted.
+    """
+    from velox_eval.cli.console import err, print_json
+    from velox_eval.cli.sweep_view import SweepTerminal, plan_document, run_document, show_plan, show_result
+    from velox_eval.errors import ConfigError
+    from velox_eval.pipelines.matrix import plan_sweep
+    from velox_eval.pipelines.suite import read_suite
+    from velox_eval.pipelines.sweep import sweep as run_sweep
+
+    if list_suites:
+        _list(as_json=as_json)
+        return
+    if not suite:
+        raise ConfigError("no suite named: velox-eval sweep SUITE; --list shows those that come with velox-eval")
+    plan = plan_sweep(changed(read_suite(suite), model, limit), results=results, again=again)
+    if not as_json:
+        show_plan(plan, results)
+    if dry_run:
+        if as_json:
+            print_json(plan_document(plan))
+        return
+    result = run_sweep(plan, SweepTerminal(quiet=quiet))
+    if as_json:
+        print_json({**plan_document(plan), "results": [run_document(run) for run in result.runs]})
+    else:
+        show_result(result)
+    finish(plan, result, err().print)
+
+
+def changed(suite: Suite, models: Sequence[str] | None, limit: int | None) -> Suite:
+    """Returns the suite with other models and limits where they are given. Raises ConfigError for a bad limit."""
+    from velox_eval.errors import ConfigError
+
+    if limit is not None and limit < 1:
+        raise ConfigError(f"limit={limit} must be at least 1")
+    tasks = suite.task if limit is None else tuple(task.model_copy(update={"limit": limit}) for task in suite.task)
+    return suite.model_copy(update={"task": tasks, "models": tuple(models) if models else suite.models})
+
+
+def _list(*, as_json: bool) -> None:
+    from velox_eval.cli.console import out, print_json
+    from velox_eval.runs.suite_files import suite_names
+
+    names = suite_names("sweep")
+    if as_json:
+        print_json(names)
+        return
+    for name, summary in names.items():
+        out().print(f"{name:10} {summary}", soft_wrap=True)
+
+
+def finish(plan: SweepPlan, result: SweepResult, say: Any) -> None:
+    """Names on stderr what failed and what is left, and exits with the code that says how it went."""
+    from velox_eval.cli.console import plain
+
+    for run in result.failed:
+        say(plain(f"failed: {run.planned.label}: {run.error}"), soft_wrap=True)
+    if result.interrupted:
+        done = sum(run.header is not None and run.header.status == "success" for run in result.runs)
+        say(f"Interrupted: {done} of {len(plan.runs)} runs are done; the same command goes on.")
+        raise typer.Exit(CANCELLED)
+    if result.failed:
+        say(f"velox-eval: {len(result.failed)} of {len(plan.runs)} runs failed; the same command tries them again")
+        raise typer.Exit(FAILED_RUNS)

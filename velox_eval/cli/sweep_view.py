@@ -1,0 +1,120 @@
+"""How a sweep shows itself: the plan, a bar a run, what came of every run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from velox_eval.cli.progress import TerminalObserver
+from velox_eval.pipelines.matrix import PlannedRun, SweepPlan
+from velox_eval.pipelines.sweep import SweepObserver, SweepResult, SweepRun
+
+
+class SweepTerminal(TerminalObserver, SweepObserver):
+    """Draws one bar a run, with its number in the sweep."""
+
+    def run_begins(self, run: PlannedRun, number: int, total: int) -> None:
+        """Puts the run's number before its bar."""
+        self.title = f"{number}/{total} {run.label}"
+
+    def run_ended(self, run: SweepRun) -> None:
+        """Says at once why a run failed."""
+        if run.error is not None and not run.cancelled:
+            self.note(f"{run.planned.label}: {run.error}")
+
+
+def show_plan(plan: SweepPlan, results: Path) -> None:
+    """Prints the runs and what they will take on stdout."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from velox_eval.cli.console import out, plain
+
+    console = out()
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=f"suite {plan.suite.name}", title_justify="left")
+    for column in ("run", "samples", "tokens, most", "minutes", "in results"):
+        table.add_column(column, justify="left" if column in ("run", "in results") else "right", overflow="fold")
+    for run in plan.runs:
+        minutes = "" if run.state == "finished" else f"{run.seconds / 60:.1f}"
+        table.add_row(plain(run.label), str(run.samples), f"{run.tokens:,}", minutes, run.state)
+    console.print(table)
+    for line in plan_lines(plan, results):
+        console.print(plain(line), soft_wrap=True)
+
+
+def plan_lines(plan: SweepPlan, results: Path) -> list[str]:
+    """Returns the plan in sentences: totals, what the estimate is from, what is left out."""
+    todo = [run for run in plan.runs if run.state != "finished"]
+    finished = len(plan.runs) - len(todo)
+    count = f"{len(plan.runs)} runs" + (f", {finished} of them finished in {results}" if finished else "")
+    samples, tokens = sum(run.samples for run in todo), sum(run.tokens for run in todo)
+    lines = [f"{count}; to do: {samples:,} samples, {tokens:,} tokens at most"]
+    if todo:
+        bases = sorted({run.basis for run in todo})
+        lines.append(f"about {minutes(plan.seconds)} if every answer runs to its limit ({'; '.join(bases)})")
+    if plan.repeated:
+        lines.append(f"{plan.repeated} more are the same as one of these and are not repeated")
+    lines += [f"left out: {label}: {reason}" for label, reason in plan.impossible]
+    return [*lines, *plan.notes]
+
+
+def minutes(seconds: float) -> str:
+    """Returns a time people read: seconds, minutes or hours."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
+
+
+def plan_document(plan: SweepPlan) -> dict[str, Any]:
+    """Returns the plan, JSON-able."""
+    return {
+        "suite": plan.suite.model_dump(mode="json"),
+        "suite_sha256": plan.suite.sha256,
+        "expected_seconds": plan.seconds,
+        "repeated": plan.repeated,
+        "impossible": [{"label": label, "reason": reason} for label, reason in plan.impossible],
+        "notes": list(plan.notes),
+        "runs": [_planned_document(run) for run in plan.runs],
+    }
+
+
+def _planned_document(run: PlannedRun) -> dict[str, Any]:
+    names = ("label", "samples", "prompt_tokens", "tokens", "state", "seconds", "basis")
+    return {**{name: getattr(run, name) for name in names}, "command": list(run.options.command)}
+
+
+def run_document(run: SweepRun) -> dict[str, Any]:
+    """Returns what came of one run, JSON-able."""
+    header = run.header
+    return {
+        "label": run.planned.label,
+        "state": run.state,
+        "error": run.error,
+        "run_id": header.run_id if header else None,
+        "status": header.status if header else None,
+        "path": str(run.path) if run.path else None,
+        "summary": header.summary.model_dump(mode="json") if header and header.summary else None,
+    }
+
+
+def show_result(result: SweepResult) -> None:
+    """Prints what every run showed, in one table on stdout."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from velox_eval.cli.console import human_bytes, out, plain
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("run", "", "score", "peak cache", "tokens/s", "record"):
+        table.add_column(column, overflow="fold")
+    for run in result.runs:
+        summary = run.header.summary if run.header else None
+        if run.header is None or summary is None:
+            table.add_row(plain(run.planned.label), "failed", "", "", "", "")
+            continue
+        score = "-" if summary.primary_value is None else f"{summary.primary} {summary.primary_value:.3f}"
+        speed = "" if summary.decode_tokens_per_second is None else f"{summary.decode_tokens_per_second:.1f}"
+        status = "shown" if run.state == "finished" else run.header.status
+        cells = (run.planned.label, status, score, human_bytes(summary.peak_cache_bytes), speed, run.header.run_id)
+        table.add_row(*(plain(cell) for cell in cells))
+    out().print(table)

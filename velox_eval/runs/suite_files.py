@@ -1,0 +1,51 @@
+"""Suites are TOML files that say what to run. Their field `kind` says which command reads them."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from velox_eval.errors import ConfigError, DataError, unknown_name
+from velox_eval.tasks.definition import task_files
+
+Kind = Literal["speed", "sweep"]
+COMMANDS: dict[Kind, str] = {"speed": "velox-eval bench --suite", "sweep": "velox-eval sweep"}
+
+
+def suite_names(kind: Kind) -> dict[str, str]:
+    """Returns name -> summary of the suites of one kind that come with velox-eval."""
+    tables = {path.stem: read_toml(path) for path in sorted((task_files() / "suites").glob("*.toml"))}
+    return {name: str(table.get("summary", "")) for name, table in tables.items() if table.get("kind") == kind}
+
+
+def read_suite_file(name: str, kind: Kind) -> tuple[Path, dict[str, Any]]:
+    """Returns file and table of a suite: tasks/suites/<name>.toml, or the file `name` where it ends with .toml.
+
+    Raises ConfigError for neither, DataError for a file that is no TOML or of another kind.
+    """
+    if name.endswith(".toml"):
+        path = Path(name).expanduser()
+    else:
+        known = suite_names(kind)
+        if name not in known:
+            raise ConfigError(f"{unknown_name('suite', name, known)}; a file's name ends with .toml")
+        path = task_files() / "suites" / f"{name}.toml"
+    table = read_toml(path)
+    found = table.pop("kind", None)
+    if found != kind:
+        reader = next((f" (`{COMMANDS[other]}` reads {other!r})" for other in COMMANDS if other == found), "")
+        raise DataError(f"{path}: kind={found!r} must be {kind!r} for `{COMMANDS[kind]}`{reader}")
+    return path, table
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Returns the file's table. Raises ConfigError when there is none, DataError for what is no TOML."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such suite file") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not a readable TOML file: {error}") from None
