@@ -10,6 +10,7 @@ from velox_eval.runs.figures import new_figure
 TEXT = 8.0  # points
 LINE = 10.6  # points from one label to the next
 LEADER = 16.0  # points between axes and labels
+FRONT = "#d9dce1"
 FAINT = "#8a8f98"
 SOFT = "#4a4f57"
 DARK = "#16191d"
@@ -38,8 +39,11 @@ def framed(title: str, about: str, labels: Sequence[str], *, width: float = 7.2,
     axes = figure.add_axes(
         (_LEFT / width, _BOTTOM / height, (width - _LEFT - room) / width, (height - _BOTTOM - top) / height)
     )
-    figure.text(0.12 / width, 1 - 0.10 / height, title, fontsize=11, fontweight="bold", color=DARK, va="top")
-    figure.text(0.12 / width, 1 - 0.33 / height, about, fontsize=TEXT, color=SOFT, va="top", linespacing=1.35)
+    for text, below, look in (
+        (title, 0.10, {"fontsize": 11, "fontweight": "bold", "color": DARK}),
+        (about, 0.33, {"fontsize": TEXT, "color": SOFT, "linespacing": 1.35}),
+    ):
+        figure.text(0.12 / width, 1 - below / height, printable(text), va="top", parse_math=False, **look)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
@@ -49,9 +53,14 @@ def framed(title: str, about: str, labels: Sequence[str], *, width: float = 7.2,
     return axes
 
 
+def printable(text: str) -> str:
+    """Returns `text` without characters that XML cannot hold: names in a plot may come from anyone's records."""
+    return "".join(character if character == "\n" or character.isprintable() else "\ufffd" for character in text)
+
+
 def text_width(figure: Any, text: str) -> float:
     """Returns the width of `text` at the size of labels, in inches."""
-    probe = figure.text(0, 0, text, fontsize=TEXT)
+    probe = figure.text(0, 0, printable(text), fontsize=TEXT, parse_math=False)
     width = probe.get_window_extent(figure.canvas.get_renderer()).width / figure.dpi
     probe.remove()
     return float(width)
@@ -74,7 +83,7 @@ def label_ends(axes: Any, ends: Sequence[End]) -> None:
         end = ends[index]
         share = (height - box.y0) / box.height
         axes.annotate(
-            end.text,
+            printable(end.text),
             xy=(end.x, end.y),
             xycoords="data",
             xytext=(1 + LEADER * per_point / box.width, share),
@@ -84,6 +93,7 @@ def label_ends(axes: Any, ends: Sequence[End]) -> None:
             va="center",
             ha="left",
             annotation_clip=False,
+            parse_math=False,
             arrowprops={"arrowstyle": "-", "color": end.colour, "linewidth": 0.6, "shrinkA": 1.5, "shrinkB": 3},
         )
 

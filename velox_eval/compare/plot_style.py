@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from velox_eval.records.store import StoredRun
+from velox_eval.compare.comparison import Arm
 
 # Okabe and Ito's colours and two of Tol's, told apart with every kind of colour vision; yellow, too pale, is left out.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255", "#6b6b1f")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")  # one more than colours: pairs repeat after 72 methods
 BASELINE = "#16191d"
 _SOLID, _DASHED, _DOTTED = "-", (0, (4, 1.6)), (0, (1, 1.2))
 
@@ -22,24 +22,17 @@ class Look(NamedTuple):
     dashes: str | tuple[int, tuple[float, float]]
 
 
-def names(runs: Sequence[StoredRun]) -> list[str]:
-    """Returns a name for each run: its method, with the parameters in which runs of that method differ here."""
-    values: dict[str, dict[str, set[object]]] = {}
-    for run in runs:
-        known = values.setdefault(run.header.config.method, {})
-        for key, value in run.header.config.params.items():
-            known.setdefault(key, set()).add(value)
-    labels = []
-    for run in runs:
-        config = run.header.config
-        differing = [key for key, seen in sorted(values[config.method].items()) if len(seen) > 1]
-        settings = " ".join(f"{key}={config.params[key]}" for key in differing if key in config.params)
-        labels.append(f"{config.method} {settings}".strip())
-    return labels
+def line_name(arm: Arm) -> str:
+    """Returns the name of the line that the arm is a point of: its method and what else tells it from others."""
+    settings = " ".join(f"{key}={value}" for key, value in arm.shown_params.items())
+    return f"{arm.method} {settings}".strip()
 
 
 def looks(labels: Iterable[str]) -> Mapping[str, Look]:
-    """Returns the look of every label; variants and settings of one method share its colour and marker."""
+    """Returns the look of every label; variants and settings of one method share its colour and marker.
+
+    Paper variants are solid, adapted ones dashed, the installed package's own dotted.
+    """
     ordered = sorted(set(labels))
     methods = sorted({_method(label) for label in ordered} - {"full"})
     place = {method: index for index, method in enumerate(methods)}

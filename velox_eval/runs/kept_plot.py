@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velox_eval.errors import ConfigError
+from velox_eval.runs.figures import INK, new_figure, require_matplotlib, save
 
 if TYPE_CHECKING:
     from velox_eval.engine.trace import Trace
@@ -16,37 +15,25 @@ if TYPE_CHECKING:
 
 MOST_PANELS = 36  # layers drawn over time; of a deeper model, these many spread evenly over its depth
 COLUMNS = 6
-DPI = 110
-INK, PALE, ALARM = "#1f3b57", "#9fb4c7", "#b5482a"
-
-
-def require_matplotlib() -> None:
-    """Raises ConfigError when matplotlib is not installed."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError('drawing needs matplotlib: pip install "velox-eval[report]"')
+PALE, ALARM = "#9fb4c7", "#b5482a"
 
 
 def draw(inspection: Inspection, path: Path) -> None:
-    """Writes a PNG to `path`. Raises ConfigError without matplotlib, or when the file cannot be written."""
+    """Writes an SVG or PNG to `path`. Raises ConfigError without matplotlib, or when the file cannot be written."""
     require_matplotlib()
-    from matplotlib.figure import Figure
-
     trace, count = inspection.trace, len(inspection.trace.layers)
     panels = _spread(count)
     lines = math.ceil(len(panels) / COLUMNS)
     heads = trace.held[0][0].shape[0]
     sizes = [1.2 * lines + 0.6, max(2.0, 0.035 * count * heads + 0.8), 2.6]
-    figure = Figure(figsize=(13, sum(sizes) + 1.6), dpi=DPI, layout="constrained")
+    figure = new_figure(13, sum(sizes) + 1.6, dpi=110, layout="constrained")
     figure.suptitle(_title(inspection), fontsize=11)
     areas: Any = figure.subfigures(3, 1, height_ratios=sizes)
     over_time, at_end, shares = areas
     _over_time(over_time, trace, panels, lines)
     _at_end(at_end, trace)
     _shares(shares, trace)
-    try:
-        figure.savefig(path, format="png")
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
+    save(figure, path)
 
 
 def _title(inspection: Inspection) -> str:

@@ -1,0 +1,42 @@
+"""Prompts of a stored run: records hold their hashes, the task's data holds the text."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from velox_eval.errors import VeloxEvalError
+from velox_eval.records.config import text_sha256
+from velox_eval.records.store import StoredRun
+from velox_eval.runs.plan import task_options
+from velox_eval.tasks import get_task
+
+
+class Prompts(NamedTuple):
+    """Prompts by sample id, and why some or all are missing (empty: none is)."""
+
+    texts: dict[str, str]
+    missing: str
+
+
+def find_prompts(run: StoredRun) -> Prompts:
+    """Returns the prompts of the run's samples, made again from the task's data where that is at hand.
+
+    A prompt counts only if its hash is the recorded one. Official data is not fetched for this. Never raises: what is
+    not there is said in `missing`.
+    """
+    choice = run.header.config.task
+    if run.header.data.source == "official":
+        return Prompts({}, "official data is not fetched to show prompts")
+    wanted = {record.sample_id: record.prompt_sha256 for record in run.samples}
+    texts: dict[str, str] = {}
+    try:
+        task = get_task(choice.name, task_options(choice))
+        for sample in task.load().samples:
+            if sample.sample_id in wanted:
+                prompt = task.request(sample).prompt
+                if text_sha256(prompt) == wanted[sample.sample_id]:
+                    texts[sample.sample_id] = prompt
+    except VeloxEvalError as error:
+        return Prompts({}, f"the task's data is not at hand: {error}")
+    lost = len(wanted) - len(texts)
+    return Prompts(texts, f"{lost} of {len(wanted)} prompts are not in the task's data as it is now" if lost else "")
