@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from velox_eval.cli.console import human_bytes, out, plain
 
 if TYPE_CHECKING:
-    from velox_eval.records.schema import RunHeader, RunSummary, SampleRecord
+    from velox_eval.records.schema import ResponsesInfo, RunHeader, RunSummary, SampleRecord
     from velox_eval.runs.recorder import RunResult
 
 _OPENING_LINES = 5
@@ -44,23 +44,25 @@ def show_result(result: RunResult) -> None:
 def rows(header: RunHeader, summary: RunSummary) -> list[tuple[str, str]]:
     """Returns the table's lines."""
     config, data = header.config, header.data
+    foreign = header.responses
     limit = f"budget {config.budget}" if config.budget is not None else f"keep {config.keep:g}" if config.keep else ""
     params = ", ".join(f"{name}={value}" for name, value in header.method.params.items())
     lines = [
         ("method", ", ".join(part for part in (config.method, limit, params) if part)),
         ("task", f"{config.task.name} version {header.identity.task_version}, {data.source} ({data.origin})"),
         ("model", f"{header.model.name}, {header.model.device}, {header.model.route}"),
+        *([] if foreign is None else [("answers", _foreign(foreign))]),
         ("samples", _samples(summary, data.samples)),
         (summary.primary, _interval(summary)),
         ("accuracy", _accuracy(summary)),
         ("other scores", _others(summary)),
-        ("repetition rate", _number(summary.repetition_rate)),
+        ("repetition rate", _repetition(summary)),
         ("peak cache", _of_full(summary.peak_cache_bytes, summary)),
         ("cache at the end", _of_full(summary.end_cache_bytes, summary)),
         ("full cache", _bytes(summary.full_cache_bytes)),
         ("rows kept", _share(summary.kept_fraction)),
         ("speed", _speed(summary)),
-        ("evicted", _fired(summary)),
+        ("evicted", _fired(summary, header.method.evicts)),
     ]
     if data.incomplete:
         lines.append(("data", data.incomplete))
@@ -102,6 +104,18 @@ def _accuracy(summary: RunSummary) -> str:
     return text
 
 
+def _foreign(responses: ResponsesInfo) -> str:
+    """Says whose answers these are."""
+    rated = "" if responses.rated_by is None else f", rated by {responses.rated_by} (stored)"
+    return f"{responses.rows} rows read from {responses.file}, matched by {responses.matched_by}{rated}"
+
+
+def _repetition(summary: RunSummary) -> str:
+    if summary.late_repetition_rate is None:
+        return _number(summary.repetition_rate)
+    return f"{_number(summary.repetition_rate)}, {_number(summary.late_repetition_rate)} in the second half"
+
+
 def _others(summary: RunSummary) -> str:
     known = {name: score.value for name, score in summary.scores.items()} | summary.derived
     return ", ".join(f"{name} {_number(value)}" for name, value in known.items() if name != summary.primary) or "-"
@@ -114,7 +128,9 @@ def _speed(summary: RunSummary) -> str:
     return ", ".join(parts + ([] if prefill is None else [f"{prefill:.0f} tokens/s read"])) or "-"
 
 
-def _fired(summary: RunSummary) -> str:
+def _fired(summary: RunSummary, evicts: bool | None) -> str:
+    if evicts is None:
+        return "not known: the answers are foreign"
     if summary.n_not_fired is None:
         return "never: this method keeps every row"
     fired = summary.n_ok - summary.n_not_fired

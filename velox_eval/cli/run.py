@@ -141,8 +141,11 @@ def parse_batch_size(text: str | None) -> int | Literal["auto"] | None:
     raise ConfigError(f"batch_size={text!r} is no number of sequences; write a number from 1, or auto")
 
 
-def parse_settings(given: Sequence[str]) -> dict[str, str]:
-    """Returns `NAME=VALUE` texts as a mapping. Raises ConfigError for another shape or a name given twice."""
+def parse_settings(given: Sequence[str], option: str = "--set") -> dict[str, str]:
+    """Returns `NAME=VALUE` texts of an option as a mapping.
+
+    Raises ConfigError for another shape or a name given twice.
+    """
     from velox_eval.errors import ConfigError
 
     settings: dict[str, str] = {}
@@ -150,9 +153,10 @@ def parse_settings(given: Sequence[str]) -> dict[str, str]:
         name, equals, value = text.partition("=")
         name = name.strip()
         if not equals or not name:
-            raise ConfigError(f"--set {text!r} is not NAME=VALUE, as in --set window=32")
+            example = {"--set": "window=32", "--field": "response=text"}[option]
+            raise ConfigError(f"{option} {text!r} is not NAME=VALUE, as in {option} {example}")
         if name in settings:
-            raise ConfigError(f"--set {name} is given twice: {settings[name]!r} and {value!r}")
+            raise ConfigError(f"{option} {name} is given twice: {settings[name]!r} and {value!r}")
         settings[name] = value.strip()
     return settings
 

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from velox_eval.errors import DataError, StoreError
 from velox_eval.judges import get_judge
 from velox_eval.judges.base import Judge
 from velox_eval.records.config import config_hash, text_sha256
-from velox_eval.records.schema import Cost, RunHeader, SampleRecord, Session
+from velox_eval.records.schema import Cost, RunHeader, SampleRecord, Session, TeacherForced
 from velox_eval.records.store import RunFolder, RunStore, StoredRun, load_run
 from velox_eval.runs.environment import package_versions
 from velox_eval.runs.plan import task_options
-from velox_eval.runs.recorder import RunResult
+from velox_eval.runs.recorder import RunResult, result_of
 from velox_eval.runs.sample import scored_fields
 from velox_eval.runs.stopwatch import Stopwatch
 from velox_eval.runs.summary import summarise
 from velox_eval.tasks import get_task
-from velox_eval.tasks.base import Task, TaskData
+from velox_eval.tasks.base import Sample, Task, TaskData
+
+
+class Answer(NamedTuple):
+    """An answer to score: the fields of its record that scoring does not decide, and None where none came."""
+
+    fields: dict[str, Any]
+    sample: Sample
+    answer: str | TeacherForced | None
+    judge: Judge
 
 
 def rescore(
@@ -56,9 +66,14 @@ def rescore(
     )
     with folder:
         if folder.state != "finished":
-            _score_all(folder, stored, task, task_data, the_judge, command)
-        samples = tuple(sorted(folder.samples, key=lambda record: record.index))
-        return RunResult(folder.header, samples, folder.path, folder.state)
+            answers = _answers(stored, task_data, the_judge)
+            score_answers(folder, answers, task, before=stored.header.sessions, command=command)
+        return result_of(folder)
+
+
+def _answers(stored: StoredRun, data: TaskData, judge: Judge) -> list[Answer]:
+    samples = {sample.sample_id: sample for sample in data.samples}
+    return [Answer(record.model_dump(), samples[record.sample_id], record.answer, judge) for record in stored.samples]
 
 
 def _check_data(stored: StoredRun, task: Task, data: TaskData) -> None:
@@ -87,11 +102,13 @@ def _draft(old: RunHeader, task: Task, judge: Judge, judge_name: str | None, ori
         }
     )
     config = old.config.model_copy(update={"judge": judge_name or old.config.judge})
+    foreign = old.responses and old.responses.model_copy(update={"rated_by": None})  # points are given anew
     return old.model_copy(
         update={
             "run_id": "",
             "status": "started",
             "error": None,
+            "responses": foreign,
             "config": config,
             "config_hash": config_hash(config, identity),
             "identity": identity,
@@ -102,18 +119,25 @@ def _draft(old: RunHeader, task: Task, judge: Judge, judge_name: str | None, ori
     )
 
 
-def _score_all(
-    folder: RunFolder, stored: StoredRun, task: Task, data: TaskData, judge: Judge, command: Sequence[str]
+def score_answers(
+    folder: RunFolder,
+    answers: Iterable[Answer],
+    task: Task,
+    *,
+    before: Sequence[Session] = (),
+    command: Sequence[str] = (),
 ) -> None:
-    samples = {sample.sample_id: sample for sample in data.samples}
+    """Scores the answers that `folder` does not hold yet, records them, and writes the header.
+
+    `before` are the sessions in which they were generated, whose cost the summary counts.
+    """
     started, watch = datetime.now(UTC), Stopwatch()
-    for record in stored.samples:
-        if record.sample_id in folder.done:
+    for item in answers:
+        if item.fields["sample_id"] in folder.done:
             continue
         with watch.measure("scoring"):
-            answer = record.answer
-            fields = {} if answer is None else scored_fields(task, samples[record.sample_id], answer, judge)
-        folder.append(SampleRecord.model_validate(record.model_dump() | fields))
+            scored = {} if item.answer is None else scored_fields(task, item.sample, item.answer, item.judge)
+        folder.append(SampleRecord.model_validate(item.fields | scored))
     scoring = watch.seconds.get("scoring", 0.0)
     session = Session(
         started_at=started,
@@ -125,7 +149,7 @@ def _score_all(
     failed = sum(record.status == "error" for record in folder.samples)
     header = folder.header.model_copy(
         update={
-            "sessions": (*stored.header.sessions, session),
+            "sessions": (*before, session),
             "status": "error" if failed else "success",
             "error": f"{failed} of {len(folder.samples)} samples failed" if failed else None,
         }
