@@ -6,35 +6,13 @@ SHA-256 of what it is for, not a library's random generator.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
+from velox_eval.tasks.draws import Draws
 from velox_eval.tasks.scenario_banks import FAMILIES, Family
 
 GENERATOR = "velox-eval scenarios 1"
 _FIRST_CHECKED = 3  # entries 1 and 2 are the prompt's examples; copying them must not score
-
-T = TypeVar("T")
-
-
-class _Draws:
-    """Numbers drawn one after another, each a hash of the stream's name and its count."""
-
-    def __init__(self, *name: object) -> None:
-        self._name = "/".join(str(part) for part in name)
-        self._count = 0
-
-    def below(self, bound: int) -> int:
-        """Returns a number in 0..bound-1."""
-        self._count += 1
-        digest = hashlib.sha256(f"{self._name}/{self._count}".encode()).digest()
-        return int.from_bytes(digest, "big") % bound
-
-    def pick(self, items: Sequence[T], count: int) -> list[T]:
-        """Returns `count` different items in drawn order."""
-        left = list(items)
-        return [left.pop(self.below(len(left))) for _ in range(count)]
 
 
 def scenarios(seed: int, entries: int, count: int) -> list[dict[str, Any]]:
@@ -43,7 +21,7 @@ def scenarios(seed: int, entries: int, count: int) -> list[dict[str, Any]]:
 
 
 def _scenario(family: Family, seed: int, entries: int, index: int) -> dict[str, Any]:
-    draws = _Draws(GENERATOR, seed, entries, index, family.type)
+    draws = Draws(GENERATOR, seed, entries, index, family.type)
     setting = family.settings[(index // len(FAMILIES)) % len(family.settings)]
     last, room = entries, entries - _FIRST_CHECKED + 1
     singles = min(3 + entries // 26, len(family.once))

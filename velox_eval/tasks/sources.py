@@ -9,16 +9,19 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from velox_eval.engine.model_store import cache_directory
 from velox_eval.errors import DataError
 
 RAW_BASE_VARIABLE = "VELOX_EVAL_RAW_BASE"
 _RAW_BASE = "https://raw.githubusercontent.com"
+HUB_BASE_VARIABLE = "HF_ENDPOINT"  # what datasets itself goes by
+_HUB_BASE = "https://huggingface.co"
+T = TypeVar("T")
 _OFF = {"", "0", "false", "no", "off"}
 
 
@@ -48,6 +51,13 @@ class Row:
         if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
             self.fail(field, "holds half of a surrogate pair, which is no text")
         return value
+
+    def texts(self, field: str) -> list[str]:
+        """Returns a field that is a list of at least one string. Raises DataError otherwise."""
+        value = self.need(field)
+        if not isinstance(value, list) or not value:
+            self.fail(field, f"expected a list of at least one string, got {describe(value)}")
+        return [Row(self.where, {field: item}).text(field, empty=True) for item in value]
 
     def whole(self, field: str, *, least: int) -> int:
         """Returns an integer field of at least `least`. Raises DataError otherwise."""
@@ -211,25 +221,37 @@ def github_raw_url(repository: str, revision: str, file: str) -> str:
     return f"{base.rstrip('/')}/{repository}/{revision}/{file}"
 
 
-def read_official(url: str) -> list[Row]:
-    """Returns the rows of a raw JSON or JSONL file at `url`, a pinned revision, through `datasets`.
+def hub_url(repository: str, revision: str, file: str) -> str:
+    """Returns the URL of a data set repository's file at a pinned revision; $HF_ENDPOINT replaces the hub's address."""
+    base = os.environ.get(HUB_BASE_VARIABLE) or _HUB_BASE
+    return f"{base.rstrip('/')}/datasets/{repository}/resolve/{revision}/{file}"
 
-    A file once fetched is kept in the cache directory and read from there, offline too; what a replaced base
-    URL serves is never kept. Raises DataError naming the URL and `--data` when it cannot be fetched (offline
-    mode set, no network, no such file), and as `read_rows` for its content.
+
+def read_official(url: str) -> list[Row]:
+    """Returns the rows of a JSON or JSONL file at `url`. Raises as `official`, and as `read_rows` for its content."""
+    return official(url, lambda text: parse_rows(text, url))
+
+
+def official(url: str, parse: Callable[[str], T]) -> T:
+    """Returns what `parse` makes of the text of a file at `url`, a pinned revision, read through `datasets`.
+
+    `zip://MEMBER::URL` is one file of an archive. A file once fetched and parsed is kept in the cache directory and
+    read from there, offline too; what a replaced base URL serves is never kept. Raises DataError naming the URL and
+    `--data` when it cannot be fetched (offline mode set, no network, no such file).
     """
-    if not url.startswith(_RAW_BASE + "/"):
-        return parse_rows(_fetch(url), url)
-    kept = cache_directory() / "official" / hashlib.sha256(url.encode()).hexdigest()[:16] / url.rsplit("/", 1)[-1]
+    if not url.rsplit("::", 1)[-1].startswith((_RAW_BASE + "/", _HUB_BASE + "/")):
+        return parse(_fetch(url))
+    name = url.split("::")[0].rsplit("/", 1)[-1]
+    kept = cache_directory() / "official" / hashlib.sha256(url.encode()).hexdigest()[:16] / name
     if kept.is_file():
-        return parse_rows(kept.read_text(encoding="utf-8"), url)
+        return parse(kept.read_text(encoding="utf-8"))
     text = _fetch(url)
-    rows = parse_rows(text, url)
+    parsed = parse(text)
     kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=kept.parent, delete=False) as part:
         part.write(text)
     os.replace(part.name, kept)
-    return rows
+    return parsed
 
 
 def _fetch(url: str) -> str:
@@ -252,5 +274,7 @@ def _fetch(url: str) -> str:
 
 
 def _how_to_get(url: str, reason: str) -> str:
-    file = url.rsplit("/", 1)[-1]
-    return f"cannot fetch {url} ({reason}); download {file} from there and give its place with --data PATH/{file}"
+    address = url.rsplit("::", 1)[-1]
+    file = address.rsplit("/", 1)[-1]
+    way = "unpack it and give its folder with --data" if address != url else f"give its place with --data PATH/{file}"
+    return f"cannot fetch {url} ({reason}); download {file} from there and {way}"
