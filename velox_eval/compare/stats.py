@@ -142,9 +142,9 @@ def _ratio(sums: Array) -> Array:
     return np.divide(sums[:, 0], sums[:, 1], out=np.zeros(len(sums)), where=sums[:, 1] != 0)
 
 
-def smallest_p(n: int, *, sides: int = 2) -> float:
-    """Returns the smallest p that `n` pairs can give, whatever their scores: sides / 2^n."""
-    return min(1.0, sides / 2.0 ** min(n, 1000))
+def smallest_p(n: int) -> float:
+    """Returns the smallest two-sided p that `n` pairs can give, whatever their scores: 2 / 2^n."""
+    return min(1.0, 2.0 ** (1 - min(n, 1000)))
 
 
 def smallest_unpaired_p(first: int, second: int) -> float:
@@ -261,19 +261,17 @@ def score_range(
     return _percentiles(_ratio(sums[sums[:, 1] != 0]), _freedom(strata), level)
 
 
-def unpaired_range(
-    first: Sequence[Score], second: Sequence[Score], level: float = 0.95, resamples: int = RESAMPLES
-) -> Range:
-    """Returns the bootstrap interval of the difference of two ratios of sums from samples that share nothing."""
-    if not first or not second:
-        return Range()
+def two_sides(first: Sequence[Score], second: Sequence[Score]) -> Pairs:
+    """Returns samples that share nothing as `Pairs` with nothing on the other side, each side a stratum.
+
+    Their difference, its interval and its standard error are those of two independent estimates.
+    """
     empty = Score(num=0, den=0)
-    pairs = Pairs(
+    return Pairs(
         first=(*first, *[empty] * len(second)),
         second=(*[empty] * len(first), *second),
         strata=("first",) * len(first) + ("second",) * len(second),
     )
-    return difference_range(pairs, level, resamples)
 
 
 def standard_error(pairs: Pairs) -> float | None:
