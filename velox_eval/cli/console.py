@@ -9,6 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
+from velox_eval.records.sizes import human_bytes as human_bytes
+
 
 def out() -> Console:
     """Returns the console of results (stdout)."""
@@ -30,18 +32,6 @@ def plain(text: str) -> str:
 
 def _unsafe(character: str) -> bool:
     return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-
-
-def human_bytes(count: int | float | None) -> str:
-    """Returns a size in binary units (`1.5 MiB`); "-" for None."""
-    if count is None:
-        return "-"
-    size, unit = float(count), "B"
-    for bigger in ("KiB", "MiB", "GiB", "TiB"):
-        if size < 1024:
-            break
-        size, unit = size / 1024, bigger
-    return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
 def print_json(document: Any) -> None:

@@ -1,0 +1,154 @@
+"""`velox-eval compare`: which method, which budget, what is lost, what is gained."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from velox_eval.compare.comparison import Comparison
+    from velox_eval.compare.table import Grid
+
+FORMATS = ("table", "md", "csv", "json")
+READABLE = 100  # columns that the narrow table needs
+WIDE = 400
+TESTS = "Tests"
+OUTPUT = "Output"
+
+
+def compare(
+    runs: Annotated[list[str], typer.Argument(help="Run folders, run ids under --results, or folders of runs.")],
+    baseline: Annotated[
+        str, typer.Option(help="Method, arm (streaming_llm@128) or run id that all are compared with; none: no one.")
+    ] = "full",
+    score: Annotated[str | None, typer.Option(help="Another score than the task's primary one.")] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME,...", help="Conditions that may differ: prefill_step, judge, versions, ..."),
+    ] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(help="A loss that counts as none, in units of the score.", rich_help_panel=TESTS),
+    ] = None,
+    alpha: Annotated[float, typer.Option(help="Level of the tests.", rich_help_panel=TESTS)] = 0.05,
+    unfinished: Annotated[
+        bool, typer.Option("--unfinished", help="Take unfinished runs on the samples they have.")
+    ] = False,
+    results: Annotated[Path, typer.Option(help="Folder in which run ids are looked up.")] = Path("results"),
+    format_: Annotated[
+        str | None,
+        typer.Option("--format", help="table, md, csv or json. (default: by FILE's ending)", rich_help_panel=OUTPUT),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write to this file.", rich_help_panel=OUTPUT)
+    ] = None,
+    wide: Annotated[bool, typer.Option("--wide", help="All columns.", rich_help_panel=OUTPUT)] = False,
+) -> None:
+    """Compare finished runs with a baseline, sample by sample, and say what these samples can tell.
+
+    Runs that are named are compared or refused. Of a folder, runs that may be compared make a table each, and what
+    cannot be compared is listed; of several runs of one method at one budget the newest counts.
+    """
+    from velox_eval.compare.decide import compare as compare_runs
+    from velox_eval.compare.decide import is_results_folder, load_runs
+
+    form = _format(format_, output)
+    folders = [path for path in runs if is_results_folder(path)]
+    found = compare_runs(
+        load_runs(runs, results),
+        baseline,
+        allow=[name for text in allow or [] for name in text.split(",")],
+        score=score,
+        margin=margin,
+        alpha=alpha,
+        split=bool(folders),
+        repeats=not folders,
+        unfinished=unfinished,
+    )
+    if form == "table":
+        _show(found, output, wide=wide)
+    else:
+        _write(_text(found, form), output)
+
+
+def _format(asked: str | None, output: Path | None) -> str:
+    from velox_eval.errors import ConfigError, unknown_name
+
+    if asked is not None and asked not in FORMATS:
+        raise ConfigError(unknown_name("format", asked, FORMATS))
+    ending = output.suffix.removeprefix(".") if output else ""
+    return asked or (ending if ending in FORMATS else "table")
+
+
+def _text(found: Comparison, form: str) -> str:
+    from velox_eval.compare import table
+
+    makers = {"md": table.markdown, "csv": table.csv_text, "json": table.json_text}
+    return makers[form](found)
+
+
+def _write(text: str, output: Path | None) -> None:
+    from velox_eval.errors import StoreError
+
+    if output is None:
+        sys.stdout.write(text)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"cannot write {output}: {error.strerror or error}") from error
+
+
+def _show(found: Comparison, output: Path | None, *, wide: bool) -> None:
+    """Prints the tables, or writes them as plain text."""
+    import io
+
+    from rich.console import Console
+
+    from velox_eval.cli.console import out
+
+    if output is None:
+        console = out()
+        console.width = WIDE if wide else console.width if console.is_terminal else max(READABLE, console.width)
+        _print(found, console, wide=wide)
+        return
+    text = io.StringIO()
+    _print(found, Console(file=text, width=WIDE if wide else READABLE, highlight=False, markup=False), wide=wide)
+    _write(text.getvalue(), output)
+
+
+def _print(found: Comparison, console: Console, *, wide: bool) -> None:
+    from velox_eval.cli.console import plain
+    from velox_eval.compare.table import grid, memory_grid, notes
+
+    for section in found.sections:
+        better = "higher" if section.higher_is_better else "lower"
+        console.print(plain(f"{section.title}\nscore: {section.score} ({better} is better)"), style="bold")
+        _print_grid(grid(section, wide=wide), console, wide=wide)
+        if section.equal_memory:
+            console.print("at equal memory", style="bold")
+            _print_grid(memory_grid(section), console, wide=wide)
+    for note in notes(found):
+        console.print(plain(f"- {note}"), soft_wrap=wide)
+    console.print()
+    for rule in found.rules:
+        console.print(rule, style="dim", soft_wrap=wide)
+
+
+def _print_grid(table: Grid, console: Console, *, wide: bool) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from velox_eval.cli.console import plain
+
+    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_lines=False)
+    for title in table.titles:
+        shown.add_column(title, no_wrap=wide, overflow="fold")
+    for row in table.rows:
+        shown.add_row(*(plain(cell) for cell in row))
+    console.print(shown)
