@@ -6,7 +6,21 @@ import sys
 
 import typer
 
-from velox_eval.cli import bench, calibrate, compare, doctor, inspect, methods, models, run, schema, score, sweep, tasks
+from velox_eval.cli import (
+    bench,
+    calibrate,
+    compare,
+    doctor,
+    inspect,
+    methods,
+    models,
+    nightly,
+    run,
+    schema,
+    score,
+    sweep,
+    tasks,
+)
 from velox_eval.cli.console import plain
 from velox_eval.errors import VeloxEvalError
 
@@ -20,6 +34,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("score")(score.score)
 app.command("sweep")(sweep.sweep)
+app.command("nightly")(nightly.nightly)
 app.command("compare")(compare.compare)
 app.command("inspect")(inspect.inspect)
 app.command("methods")(methods.methods)

@@ -71,7 +71,7 @@ def compare(
         unfinished=unfinished,
     )
     if form == "table":
-        _show(found, output, wide=wide)
+        show(found, output, wide=wide)
     else:
         _write(_text(found, form), output)
 
@@ -104,7 +104,7 @@ def _write(text: str, output: Path | None) -> None:
         raise StoreError(f"cannot write {output}: {error.strerror or error}") from error
 
 
-def _show(found: Comparison, output: Path | None, *, wide: bool) -> None:
+def show(found: Comparison, output: Path | None = None, *, wide: bool = False) -> None:
     """Prints the tables, or writes them as plain text."""
     import io
 

@@ -35,12 +35,15 @@ def sweep(
     The same command resumes: runs that are finished are shown, not repeated. A run that fails does not stop the
     others. Exit code: 0 all runs done, 1 some failed, 2 it cannot run as asked, 130 interrupted.
     """
+    from velox_eval.cli.compare import show as show_comparison
     from velox_eval.cli.console import err, print_json
     from velox_eval.cli.sweep_view import SweepTerminal, plan_document, run_document, show_plan, show_result
+    from velox_eval.compare.decide import compare
     from velox_eval.errors import ConfigError
     from velox_eval.pipelines.matrix import plan_sweep
     from velox_eval.pipelines.suite import read_suite
     from velox_eval.pipelines.sweep import sweep as run_sweep
+    from velox_eval.records.store import load_run
 
     if list_suites:
         _list(as_json=as_json)
@@ -55,10 +58,15 @@ def sweep(
             print_json(plan_document(plan))
         return
     result = run_sweep(plan, SweepTerminal(quiet=quiet))
+    found = compare([load_run(path) for path in result.folders], split=True) if result.folders else None
     if as_json:
-        print_json({**plan_document(plan), "results": [run_document(run) for run in result.runs]})
+        compared = None if found is None else found.model_dump(mode="json")
+        runs = [run_document(run) for run in result.runs]
+        print_json({**plan_document(plan), "results": runs, "comparison": compared})
     else:
         show_result(result)
+        if found is not None:
+            show_comparison(found)
     finish(plan, result, err().print)
 
 

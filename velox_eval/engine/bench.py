@@ -155,6 +155,24 @@ class Bench:
             bytes=_bytes(own.caches, batch, lanes["pinned"].caches, context),
         )
 
+    def full_over(
+        self, methods: Sequence[MethodConfig], *, batch: int, context: int, repeats: int
+    ) -> list[tuple[float, ...]]:
+        """Returns for each method how often its step fits into the full cache's of `context` rows, by repeat.
+
+        All are timed in the same turns. Raises ConfigError or MethodError for a method that cannot run so.
+        """
+        with attention_tap(self.loaded.model), wired_limit(self.loaded.model):
+            lanes = {str(index): self._lane(method, batch) for index, method in enumerate(methods)}
+            lanes["full"] = self._plain_lane(min(_budget(method) for method in methods), context, batch)
+            for lane in lanes.values():
+                lane.timed(WARM_UP)
+            found = interleaved({name: partial(lane.timed, self.steps) for name, lane in lanes.items()}, repeats)
+        return [
+            tuple(full / own for full, own in zip(found["full"], found[str(index)], strict=True))
+            for index in range(len(methods))
+        ]
+
     def prefill(
         self,
         methods: Sequence[MethodConfig],

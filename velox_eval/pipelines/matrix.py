@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
+from velox_eval.engine.requests import LogLikelihood
 from velox_eval.errors import ConfigError, StoreError
 from velox_eval.pipelines.suite import Suite, matrix, run_command
 from velox_eval.records.config import TaskChoice, canonical_json, config_hash
@@ -40,6 +41,7 @@ class PlannedRun:
 
     label: str  # unique in the sweep
     options: RunOptions
+    budget: int | None  # with the task's and the method's defaults filled in
     samples: int
     prompt_tokens: int  # about, all samples
     tokens: int  # most that may be written, all samples
@@ -90,9 +92,10 @@ def plan_sweep(suite: Suite, *, results: Path = DEFAULT_RESULTS, again: bool = F
         run = PlannedRun(
             label=_label(plan, suite),
             options=replace(options, command=run_command(options)),
+            budget=plan.method.budget,
             samples=len(plan.requests),
             prompt_tokens=sum(len(request.prompt) for request in plan.requests) // CHARACTERS_A_TOKEN,
-            tokens=sum(request.max_tokens for request in plan.requests),
+            tokens=sum(0 if isinstance(request, LogLikelihood) else request.max_tokens for request in plan.requests),
             state=_state(plan, headers),
         )
         runs.append(speeds.estimated(run, plan))

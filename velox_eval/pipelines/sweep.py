@@ -95,16 +95,19 @@ class KeptModel:
         return self._loaded
 
 
-def sweep(plan: SweepPlan, observer: SweepObserver | None = None) -> SweepResult:
+def sweep(
+    plan: SweepPlan, observer: SweepObserver | None = None, *, load: Callable[[str], LoadedModel] | None = None
+) -> SweepResult:
     """Runs what is planned, in order; what is finished is shown, what was interrupted goes on.
 
-    A run that fails says why in its entry and the rest goes on. Ctrl-C ends the sweep: the run under way is left as
-    `velox-eval run` leaves it, and the same sweep resumes.
+    `load` returns the model of a run (default: loaded when its name changes). A run that fails says why in its entry
+    and the rest goes on. Ctrl-C ends the sweep: the run under way is left as `velox-eval run` leaves it, and the same
+    sweep resumes.
     """
-    observer, plans, kept = observer or SweepObserver(), Plans(), KeptModel()
+    observer, plans, load = observer or SweepObserver(), Plans(), load or KeptModel().load
     done: list[SweepRun] = []
     try:
-        for outcome in _outcomes(plan, observer, plans, kept.load):
+        for outcome in _outcomes(plan, observer, plans, load):
             done.append(outcome)
             observer.run_ended(outcome)
             if outcome.cancelled:
