@@ -16,7 +16,7 @@ from velox_eval.metrics import longwriter as metric
 from velox_eval.records.score import Score
 from velox_eval.tasks.base import Sample, Scored, Task, TaskData, TaskInfo, TaskOptions
 from velox_eval.tasks.definition import task_files
-from velox_eval.tasks.sources import Row, content_sha256, github_raw_url, read_official, read_rows
+from velox_eval.tasks.sources import Row, content_sha256, github_raw_url, read_official, read_rows, refuse_repeated
 
 MORPHKV = "morphkv"
 _VARIANTS = {
@@ -130,8 +130,8 @@ class LongWriter(Task):
 
 
 def _samples(rows: list[Row]) -> list[Sample]:
-    samples: list[Sample] = []
-    lines: dict[str, str] = {}
+    refuse_repeated(rows, "id")
+    samples = []
     for index, row in enumerate(rows):
         data = {
             "prompt": row.text("prompt", most=_LONGEST_PROMPT),
@@ -141,8 +141,5 @@ def _samples(rows: list[Row]) -> list[Sample]:
         if data["length"] > _MOST_WORDS:
             row.fail("length", f"is {data['length']}; it must be at most {_MOST_WORDS}")
         sample_id = row.text("id", most=100) if "id" in row.value else f"{index:04d}-{content_sha256([data])[:8]}"
-        if sample_id in lines:
-            row.fail("id", f"{sample_id!r} is already the id of {lines[sample_id]}")
-        lines[sample_id] = row.where
         samples.append(Sample(sample_id, data["type"], data))
     return samples

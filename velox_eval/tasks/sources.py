@@ -90,18 +90,25 @@ def read_rows(path: Path, *, get: str) -> list[Row]:
     """
     if path.suffix == ".py":
         raise DataError(f"{path}: is a loading script; give the data itself, a JSON array or JSONL file")
+    return parse_rows(read_text(path, get=get, kind="a JSON array or JSONL file"), str(path))
+
+
+def read_text(path: Path, *, get: str, kind: str) -> str:
+    """Returns the text of a file without its byte order mark; `get` and `kind` are for messages.
+
+    Raises DataError for a missing file, and one that cannot be read or is no UTF-8, naming the line.
+    """
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; {get}") from None
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); a JSON array or JSONL file is needed") from None
+        raise DataError(f"{path}: cannot be read ({error.strerror}); {kind} is needed") from None
     try:
-        text = content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise DataError(f"{path}, line {line}: not UTF-8 text (byte {error.start})") from None
-    return parse_rows(text, str(path))
 
 
 def parse_rows(text: str, name: str) -> list[Row]:
@@ -202,6 +209,18 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> Any:
     raise _BadValue(f"{name} is no JSON value")
+
+
+def refuse_repeated(rows: Iterable[Row], field: str) -> None:
+    """Raises DataError when two rows hold one value in `field`; rows without it are none of its business."""
+    first: dict[str, str] = {}
+    for row in rows:
+        if field not in row.value:
+            continue
+        value = json.dumps(row.value[field])
+        if value in first:
+            row.fail(field, f"{value[:100]} is on {first[value]} too")
+        first[value] = row.where
 
 
 def content_sha256(rows: Iterable[Mapping[str, Any]]) -> str:
