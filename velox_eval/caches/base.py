@@ -424,7 +424,7 @@ class EvictionCache(CountedCache):
             setattr(joined, name, [item for cache in caches for item in getattr(cache, name)])
         joined.slots = Slots.stacked([cache._held_slots for cache in caches])
         joined.prompt_done = all(cache.prompt_done for cache in caches)
-        joined._scale = first._scale
+        joined._scale, joined.read_by_others = first._scale, first.read_by_others
         joined.policy_state = policy_state.stacked(first.policy, [cache.policy_state for cache in caches])
         if any(joined._has_hole):
             joined._hole = mx.concatenate([cache._hole_or_first for cache in caches], axis=0)

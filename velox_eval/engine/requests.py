@@ -15,11 +15,14 @@ __all__ = [
     "FinishReason",
     "Generate",
     "Generation",
+    "LogLikelihood",
     "Outcome",
     "Progress",
     "Request",
     "Sampling",
+    "ScoredPairs",
     "TeacherForce",
+    "Text",
 ]
 
 FinishReason = Literal["eos", "stop", "length"]
@@ -32,6 +35,10 @@ class Generate:
     `prompt` is the raw text; with `chat` it becomes the user turn of the model's chat template, after
     `system` if that is given. `stop` strings end the answer and are not part of it. `context` marks the
     characters of `prompt` that are material rather than question, for methods that compress only that.
+    `stop_after`: stop strings count only after this text has come (the end of a model's thinking). `cut_left`: a prompt
+    that leaves no room for `max_tokens` in the model's context loses its first tokens, instead of failing.
+    `cut_middle`: a prompt of more tokens than this, or than the model's context has room for, loses its middle.
+    `never_empty`: the first token is none that would end the answer at once.
     """
 
     sample_id: str
@@ -41,6 +48,10 @@ class Generate:
     chat: bool = False
     system: str | None = None
     context: tuple[int, int] | None = None
+    stop_after: str | None = None
+    cut_left: bool = False
+    cut_middle: int | None = None
+    never_empty: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,7 +78,30 @@ class TeacherForce:
         )
 
 
-Request: TypeAlias = "Generate | TeacherForce"  # what a task may ask
+Text: TypeAlias = "str | tuple[int, ...]"  # a text, or its tokens where they are known
+
+
+@dataclass(frozen=True)
+class LogLikelihood:
+    """How likely each continuation is after its context; a multiple-choice question is one request, a pair an option.
+
+    A context goes in under the method; its continuation is fed token by token to what the method kept. An empty
+    context stands for the model's beginning-of-text token. Where the two do not fit the model's context, the context
+    loses its first tokens. `rolling`: the contexts are empty, and a continuation that does not fit is scored in windows
+    that do not overlap, each after the last token of the one before.
+    """
+
+    sample_id: str
+    pairs: tuple[tuple[Text, Text], ...]
+    rolling: bool = False
+
+    @property
+    def prompt(self) -> str:
+        """What the hash of a prompt covers: contexts and continuations, in order."""
+        return "\0".join(part if isinstance(part, str) else str(part) for pair in self.pairs for part in pair)
+
+
+Request: TypeAlias = "Generate | TeacherForce | LogLikelihood"  # what a task may ask
 
 
 @dataclass(frozen=True)
@@ -93,6 +127,7 @@ class Generation:
     decode_seconds: float  # from the first token to the last, in flight
     cache: CacheUse
     compress_seconds: float = 0.0  # what the method did once the prompt was in: passes, budgets, the cut
+    cut_tokens: int = 0  # tokens of the prompt that were left out, at its beginning or in its middle
 
     @property
     def truncated(self) -> bool:
@@ -135,7 +170,38 @@ class Comparison:
         return steps / self.decode_seconds if steps > 0 and self.decode_seconds > 0 else None
 
 
-Outcome: TypeAlias = "Generation | Comparison | Failure"  # what comes of a request
+@dataclass(frozen=True)
+class ScoredPairs:
+    """The log-likelihoods of a request's pairs, in its order, and what they cost. Natural logarithms, summed.
+
+    A context that several requests share was read once: its seconds are with the first of them. Continuations of which
+    nothing can be evicted are read like a prompt, and their seconds are `prefill_seconds`; the others are decoded.
+    """
+
+    sample_id: str
+    prompt_tokens: int  # of the contexts, each counted once
+    logprobs: tuple[float, ...]
+    greedy: tuple[bool, ...]  # whether each token was the most likely one
+    tokens: tuple[int, ...]  # tokens scored, by pair
+    cut_tokens: int  # first tokens of contexts that were left out to make it fit
+    prefill_seconds: float
+    compress_seconds: float
+    decode_seconds: float
+    decode_steps: int
+    cache: CacheUse  # of the pair that held most
+
+    @property
+    def beyond_context(self) -> bool:
+        """Whether a context was cut at the model's context length."""
+        return self.cut_tokens > 0
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Decode steps over their seconds in flight; None where nothing was decoded."""
+        return self.decode_steps / self.decode_seconds if self.decode_steps and self.decode_seconds > 0 else None
+
+
+Outcome: TypeAlias = "Generation | Comparison | ScoredPairs | Failure"  # what comes of a request
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,22 @@ class TeacherForced(Frozen):
         return self
 
 
+class Likelihoods(Frozen):
+    """Log-likelihoods of continuations (the options of a multiple-choice question, a text), a number a continuation."""
+
+    logprobs: tuple[float, ...] = Field(min_length=1, description="Natural log-probability, summed over its tokens.")
+    greedy: tuple[bool, ...] = Field(description="Whether each of its tokens was the most likely one.")
+    tokens: tuple[int, ...] = Field(description="Tokens scored.")
+
+    @model_validator(mode="after")
+    def _one_a_continuation(self) -> Likelihoods:
+        if not len(self.logprobs) == len(self.greedy) == len(self.tokens):
+            raise ValueError(
+                f"{len(self.logprobs)} log-probabilities, {len(self.greedy)} greedy, {len(self.tokens)} token counts"
+            )
+        return self
+
+
 class SampleRecord(Frozen):
     """One sample: what was asked, what came back, what it cost. Fields that a failure left unknown are null."""
 
@@ -53,7 +69,10 @@ class SampleRecord(Frozen):
     )
     truncated: bool | None = Field(default=None, description="Whether a limit ended the answer.")
     beyond_context: bool | None = Field(
-        default=None, description="Whether the token limit was cut at the model's context."
+        default=None, description="Whether token limit or prompt was cut to fit the model's context."
+    )
+    cut_tokens: int | None = Field(
+        default=None, ge=0, description="First tokens of the prompt that were left out to make it fit."
     )
     scores: dict[str, Score] = Field(
         default_factory=dict,
@@ -113,6 +132,9 @@ class SampleRecord(Frozen):
     teacher_forced: TeacherForced | None = Field(
         default=None, description="The comparison with the full cache, where that was asked instead of an answer."
     )
+    likelihoods: Likelihoods | None = Field(
+        default=None, description="The log-likelihoods, where those were asked instead of an answer."
+    )
     details: dict[str, JsonValue] = Field(default_factory=dict, description="The task's own notes on the scoring.")
 
     @model_validator(mode="after")
@@ -121,15 +143,15 @@ class SampleRecord(Frozen):
             raise ValueError(f"sample {self.sample_id!r}: status {self.status!r} with error {self.error!r}")
         if self.status == "ok" and self.answer is None:
             raise ValueError(f"sample {self.sample_id!r}: status 'ok' without a response")
-        if self.response is not None and self.teacher_forced is not None:
-            raise ValueError(f"sample {self.sample_id!r}: both a response and a comparison")
+        if sum(found is not None for found in (self.response, self.teacher_forced, self.likelihoods)) > 1:
+            raise ValueError(f"sample {self.sample_id!r}: more than one of response, comparison and log-likelihoods")
         canonical_json(self.details)  # raises ValueError for NaN, which JsonValue lets through
         return self
 
     @property
-    def answer(self) -> str | TeacherForced | None:
-        """What scoring works on: the response, or the comparison; None when the sample failed before that."""
-        return self.response if self.teacher_forced is None else self.teacher_forced
+    def answer(self) -> str | TeacherForced | Likelihoods | None:
+        """What scoring works on: response, comparison or log-likelihoods; None when the sample failed before that."""
+        return self.response if self.response is not None else self.teacher_forced or self.likelihoods
 
 
 class ScoreSummary(Frozen):
@@ -172,6 +194,20 @@ class Session(Frozen):
     cost: Cost | None = Field(default=None, description="Seconds and tokens.")
 
 
+class JudgeSummary(Frozen):
+    """How far a judge that was asked several times agreed with itself."""
+
+    repeats: int = Field(ge=2, description="Times each question was asked.")
+    questions: int = Field(ge=0, description="Questions asked, over all answers.")
+    disagreement: ScoreSummary = Field(
+        description="Pairs of readable replies to one question (of a rating: to one dimension) that differ / all pairs."
+    )
+    unreadable: int = Field(ge=0, description="Replies that could not be read.")
+    rating_sd: float | None = Field(
+        description="Standard deviation between ratings of one answer, in points; null: nothing was rated twice."
+    )
+
+
 class RunSummary(Frozen):
     """What a run showed."""
 
@@ -212,6 +248,9 @@ class RunSummary(Frozen):
     prefill_tokens_per_second: float | None = Field(description="Prompt tokens / seconds of prefill.")
     batch_sizes: tuple[int, ...] = Field(description="Distinct batch sizes that decoded.")
     mlx_peak_bytes: int | None = Field(description="Largest over sessions.")
+    judging: JudgeSummary | None = Field(
+        default=None, description="How far the judge agreed with itself; null when it was asked once."
+    )
     cost: Cost = Field(description="Seconds and tokens, sessions added up.")
 
 

@@ -20,6 +20,11 @@ class Stopwatch:
         """Seconds since this was made."""
         return time.perf_counter() - self._started
 
+    def add(self, name: str, seconds: float) -> None:
+        """Counts seconds that were spent before this was made; `wall` has them too."""
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+        self._started -= seconds
+
     @contextlib.contextmanager
     def measure(self, name: str) -> Iterator[None]:
         """Counts the block's seconds under `name`."""

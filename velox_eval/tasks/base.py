@@ -13,7 +13,7 @@ from typing import Any
 from velox_eval.engine.requests import Request
 from velox_eval.errors import DataError
 from velox_eval.judges.base import Judge
-from velox_eval.records.schema import TeacherForced
+from velox_eval.records.schema import Likelihoods, TeacherForced
 from velox_eval.records.score import Score
 
 
@@ -75,6 +75,8 @@ class TaskOptions:
     entries: int | None = None  # entries per answer, where the task can choose
     variant: str | None = None  # short / long, en / zh, ... where the task has them
     data_seed: int = 0  # bundled material
+    max_prompt_tokens: int | None = None  # longer prompts lose their middle, where the task has that
+    model: str | None = None  # the model that will run, for tasks whose prompts are measured in its tokens
 
 
 class Task(ABC):
@@ -100,8 +102,16 @@ class Task(ABC):
         """Returns the scores of a comparison with the full cache, for tasks that ask for one (TeacherForce)."""
         raise DataError(f"task {self.info.name} scores answers, not comparisons with the full cache")
 
+    def score_likelihoods(self, sample: Sample, likelihoods: Likelihoods) -> Scored:
+        """Returns the scores of log-likelihoods, for tasks that ask for them (LogLikelihood)."""
+        raise DataError(f"task {self.info.name} scores answers, not log-likelihoods")
+
     def derived(self, pooled_scores: Mapping[str, float | None]) -> dict[str, float | None]:
         """Returns scores computed from the pooled ones (products and the like); none by default."""
+        return {}
+
+    def aggregated(self, details: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+        """Returns scores that are no ratio of sums, from the `details` of all scored samples; none by default."""
         return {}
 
     def unanswered(self, sample: Sample) -> dict[str, Score]:
