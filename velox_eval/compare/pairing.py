@@ -104,9 +104,7 @@ def _lost(record: SampleRecord, what: Measure) -> bool:
 
 def same_answer(first: SampleRecord, second: SampleRecord) -> bool:
     """Returns whether both answered and the answers are the same, byte for byte (or number for number)."""
-    if first.response is not None or second.response is not None:
-        return first.response == second.response
-    return first.teacher_forced is not None and first.teacher_forced == second.teacher_forced
+    return first.answer is not None and first.answer == second.answer
 
 
 def _margin_p(pairs: stats.Pairs, what: Measure, rules: Rules) -> float | None:

@@ -184,9 +184,9 @@ def _columns(section: Section) -> list[Column]:
         Column("difference", _difference, narrow=True),
         Column("verdict", _verdict, narrow=True),
         Column("p (Holm)", lambda arm, _: _p(arm.difference)),
-        Column("detectable", lambda arm, style: style.number(arm.difference and arm.difference.detectable)),
-        Column("pairs", lambda arm, _: _plain(arm.difference and arm.difference.n_pairs)),
-        Column("same answers", lambda arm, _: _plain(arm.difference and arm.difference.n_identical)),
+        Column("detectable", lambda arm, style: style.number(arm.difference.detectable if arm.difference else None)),
+        Column("pairs", lambda arm, _: _plain(arm.difference.n_pairs if arm.difference else None)),
+        Column("same answers", lambda arm, _: _plain(arm.difference.n_identical if arm.difference else None)),
         Column("repetition", _repetition, narrow=True),
         Column(
             "peak cache",
