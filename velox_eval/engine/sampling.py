@@ -28,6 +28,13 @@ def choose(logits: mx.array, draws: Sequence[tuple[str, int]], sampling: Samplin
     return drawn
 
 
+def without(logits: mx.array, tokens: Sequence[int]) -> mx.array:
+    """Returns `logits` [B, V] with these tokens ruled out."""
+    ruled_out = mx.zeros(logits.shape[-1:], dtype=mx.bool_)
+    ruled_out[mx.array(list(tokens))] = True
+    return mx.where(ruled_out, -mx.inf, logits)
+
+
 def sample_seed(sample_id: str) -> int:
     """Returns the seed (63 bits) of a sample's own draws, for methods that draw."""
     return _hash(sample_id) >> 1
