@@ -51,6 +51,10 @@ def run(
         int | None, typer.Option(help="Entries asked for in one answer (bundled).", rich_help_panel=DATA)
     ] = None,
     data_seed: Annotated[int, typer.Option(help="Seed of bundled material.", rich_help_panel=DATA)] = 0,
+    max_prompt_tokens: Annotated[
+        int | None,
+        typer.Option(help="Longer prompts lose their middle. (default: the task's)", rich_help_panel=GENERATION),
+    ] = None,
     max_tokens: Annotated[
         int | None,
         typer.Option(help="Most tokens an answer may have. (default: the task's)", rich_help_panel=GENERATION),
@@ -114,6 +118,7 @@ def run(
         entries=entries,
         variant=variant,
         data_seed=data_seed,
+        max_prompt_tokens=max_prompt_tokens,
         prefill_step=prefill_step,
         evict_block=evict_block,
         temperature=temperature,

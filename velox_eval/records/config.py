@@ -35,6 +35,9 @@ class TaskChoice(Frozen):
     )
     variant: str | None = Field(default=None, description="Variant of the task: short, long, en, zh, ...")
     data_seed: int = Field(default=0, ge=0, description="Seed of generated material.")
+    max_prompt_tokens: int | None = Field(
+        default=None, ge=2, description="Most tokens of a raw prompt; longer ones lose their middle."
+    )
 
 
 class Performance(Frozen):

@@ -47,6 +47,7 @@ class RunOptions:
     entries: int | None = None
     variant: str | None = None
     data_seed: int = 0
+    max_prompt_tokens: int | None = None
     prefill_step: int = DEFAULT_PREFILL_STEP
     evict_block: int | None = None
     temperature: float = 0.0

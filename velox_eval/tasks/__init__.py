@@ -26,6 +26,8 @@ __all__ = [
 # name -> module and class of the adapter
 TASKS: Mapping[str, tuple[str, str]] = {
     "fidelity": ("velox_eval.tasks.fidelity", "Fidelity"),
+    "longbench": ("velox_eval.tasks.longbench", "LongBench"),
+    "longbench_v2": ("velox_eval.tasks.longbench_v2", "LongBenchV2"),
     "longgenbench": ("velox_eval.tasks.longgenbench", "LongGenBench"),
     "longwriter": ("velox_eval.tasks.longwriter", "LongWriter"),
 }
@@ -64,7 +66,7 @@ def get_task(name: str, options: TaskOptions | None = None) -> Task:
 def _check(info: TaskInfo, options: TaskOptions) -> None:
     """The checks that are the same for every task."""
     known = set(info.settings.get("options", ()))
-    for option in ("entries", "variant"):
+    for option in ("entries", "variant", "max_prompt_tokens"):
         if getattr(options, option) is not None and option not in known:
             raise ConfigError(
                 f"task {info.name} has no option {option!r} (it has: {', '.join(sorted(known)) or 'none'})"
@@ -75,6 +77,8 @@ def _check(info: TaskInfo, options: TaskOptions) -> None:
         value = getattr(options, option)
         if value is not None and value < 1:
             raise ConfigError(f"{option}={value} must be at least 1")
+    if options.max_prompt_tokens is not None and options.max_prompt_tokens < 2:
+        raise ConfigError(f"max_prompt_tokens={options.max_prompt_tokens} must be at least 2: a beginning and an end")
     if options.source is not None and options.source not in (*info.sources, "data"):
         raise ConfigError(unknown_name(f"source of task {info.name}", options.source, (*info.sources, "data")))
     if options.data is not None and options.source not in (None, "data"):
