@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from velox_eval.errors import JudgeError
 
@@ -44,9 +45,26 @@ class Judge(ABC):
         """Whether `rate` works."""
         return False
 
+    @property
+    def parallel(self) -> int:
+        """Answers that may be scored at a time; 1 for a judge that works on this machine."""
+        return 1
+
+    def repeat(self, turn: int) -> Judge:
+        """Returns the judge as it answers when asked for the `turn`-th time (from 0): itself where nothing varies."""
+        return self
+
     def prepare(self) -> None:
         """Makes sure that the judge can be asked. Raises JudgeError saying why it cannot."""
         return None
+
+    def for_answer(self) -> Judge:
+        """Returns the judge for one answer: what its `notes` tell is about that answer alone."""
+        return self
+
+    def notes(self) -> dict[str, Any]:
+        """Returns what a record should say of the judging, JSON-able; nothing where a judge replies once."""
+        return {}
 
     @abstractmethod
     def contains(self, passage: str, description: str) -> Verdict:

@@ -48,7 +48,7 @@ def parse_ratings(reply: str) -> Ratings:
     for name in DIMENSIONS:
         value = points[name]
         if type(value) is not int or not LOWEST <= value <= HIGHEST:
-            return Ratings(None, f"{name} is {_shown(value)}, no whole number from {LOWEST} to {HIGHEST}")
+            return Ratings(None, f"{name} is {json.dumps(value)[:_SHOWN]}, no whole number from {LOWEST} to {HIGHEST}")
     return Ratings({name: points[name] for name in DIMENSIONS})
 
 
@@ -80,6 +80,5 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _shown(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
+def _shown(text: str) -> str:
     return repr(" ".join(text.split())[:_SHOWN])
