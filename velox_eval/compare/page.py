@@ -21,6 +21,8 @@ from velox_eval.compare.plot_files import section_plots
 from velox_eval.errors import ConfigError
 from velox_eval.records.store import StoredRun
 
+_SCRIPTS = ("base.js", "table.js", "samples.js", "answers.js", "start.js")  # one script of the page, in this order
+
 
 def write_page(path: Path | str, comparison: Comparison, runs: Mapping[str, StoredRun]) -> None:
     """Writes the report on `comparison` to `path`; `runs` holds the run of every arm, by run id.
@@ -36,7 +38,7 @@ def write_page(path: Path | str, comparison: Comparison, runs: Mapping[str, Stor
 
 def render_page(comparison: Comparison, runs: Mapping[str, StoredRun]) -> str:
     """Returns the report as an HTML document. Raises ConfigError when matplotlib is missing."""
-    script = _file("page.js")
+    script = "\n".join(map(_file, _SCRIPTS))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     parts = {
         "style": _file("page.css"),
@@ -56,7 +58,7 @@ def _plots(comparison: Comparison, runs: Mapping[str, StoredRun]) -> str:
     figures = []
     for number, section in enumerate(comparison.sections):
         for index, plot in enumerate(section_plots(section, runs)):
-            svg = inline_svg(plot.figure, f"plot: {plot.name}", f"plot-{number}-{index}")
+            svg = inline_svg(plot.figure, f"plot-{number}-{index}")
             figures.append(f'<figure class="plot" data-section="{number}" tabindex="0">{svg}</figure>')
     return "\n".join(figures)
 

@@ -52,6 +52,7 @@ def run_facts(header: RunHeader) -> dict[str, Any]:
         "judge": header.identity.judge,
         "batch": f"asked {limits.batch_size or 'the default'}"
         + (f", ran {', '.join(map(str, summary.batch_sizes))}" if summary and summary.batch_sizes else ""),
+        "answers": "" if header.responses is None else f"read from {header.responses.file}; not written by velox-eval",
         "run": f"{header.run_id}, {header.status}, {header.created_at:%Y-%m-%d %H:%M} UTC",
     }
     return {

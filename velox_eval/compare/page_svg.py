@@ -26,13 +26,13 @@ THEME = {
 _COLOUR = re.compile("|".join(map(re.escape, THEME)))
 
 
-def inline_svg(figure: Any, label: str, prefix: str) -> str:
-    """Returns the figure as an SVG element; `prefix` makes its ids unique in the page, `label` is read aloud."""
+def inline_svg(figure: Any, prefix: str) -> str:
+    """Returns the figure as an SVG element; `prefix` makes its ids unique in the page, its title is read aloud."""
     root = ET.fromstring(as_svg(figure))
     view = root.get("viewBox", "")
     ids = {element.get("id", ""): f"{prefix}-{index}" for index, element in enumerate(_defined(root))}
     root = _element(root, ids)
-    root.attrib = {"viewBox": view, "role": "img", "aria-label": label}
+    root.attrib = {"viewBox": view, "role": "img", "aria-label": f"plot: {figure.texts[0].get_text()}"}
     ET.register_namespace("", _SVG)
     ET.register_namespace("xlink", _LINK)
     return ET.tostring(root, encoding="unicode")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from velox_eval.compare.comparison import Arm, Section
-from velox_eval.compare.plot_labels import FAINT, LINE, SOFT, TEXT, framed, printable, text_width
+from velox_eval.compare.plot_labels import FAINT, LINE, SOFT, TEXT, framed, printable, short, text_width
 from velox_eval.compare.plots import Runs, where
 from velox_eval.records.schema import SampleRecord
 from velox_eval.runs.figures import INK
@@ -31,17 +31,20 @@ def plot_kept(section: Section, runs: Runs) -> Any:
         return None
     axes = framed(
         "what was kept at the end",
-        f"{where(section)}\n"
-        "left: rows held / tokens seen, by layer (white 0, dark 1) · right: share of the rows from the first tenth",
+        (
+            *where(section),
+            "left: rows held / tokens seen, by layer (white: none, dark: all)",
+            "right: share of the rows that come from the first tenth of the tokens (dashes: keeping everything)",
+        ),
         [],
-        height=1.65 + len(rows) * LINE * 1.35 / 72,
+        height=1.45 + len(rows) * LINE * 1.35 / 72,
     )
     figure, box = axes.figure, axes.get_position()
     room = max(text_width(figure, row.label) for row in rows) / _WIDTH + 0.03
     middle = room + (0.97 - room) * 0.62
     axes.set_position((room, box.y0, middle - room, box.height))
     _by_layer(axes, rows)
-    _early(figure.add_axes((middle + 0.03, box.y0, 0.95 - middle, box.height)), rows)
+    _early(figure.add_axes((middle + 0.045, box.y0, 0.93 - middle, box.height)), rows)
     return figure
 
 
@@ -54,7 +57,7 @@ def _row(arm: Arm, samples: Sequence[SampleRecord]) -> _Row | None:
         return None
     seen = sum(_seen(record) for record in alike)
     layers = [sum((record.kept_tokens or ())[layer] for record in alike) / seen for layer in range(depth)]
-    return _Row(arm.label, [min(share, 1.0) for share in layers], arm.cost.early_share)
+    return _Row(short(arm.label), [min(share, 1.0) for share in layers], arm.cost.early_share)
 
 
 def _seen(record: SampleRecord) -> float:
@@ -87,6 +90,8 @@ def _by_layer(axes: Any, rows: Sequence[_Row]) -> None:
 
 
 def _early(axes: Any, rows: Sequence[_Row]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     for place, row in enumerate(rows):
         if row.early is not None:
             axes.plot([0, row.early], [place, place], color=FAINT, lw=0.8, zorder=1)
@@ -95,8 +100,10 @@ def _early(axes: Any, rows: Sequence[_Row]) -> None:
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, None)
     axes.set_yticks([])
+    axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:g}%")
     axes.tick_params(labelsize=TEXT, color=FAINT, labelcolor=SOFT, width=0.7, length=3)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(FAINT)
-    axes.set_xlabel("early share (dashes: keeping everything)", fontsize=TEXT, color=SOFT)
+    axes.set_xlabel("share of early tokens", fontsize=TEXT, color=SOFT)

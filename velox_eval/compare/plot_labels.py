@@ -14,7 +14,8 @@ FRONT = "#d9dce1"
 FAINT = "#8a8f98"
 SOFT = "#4a4f57"
 DARK = "#16191d"
-_LEFT, _BOTTOM, _TOP, _RIGHT = 0.62, 0.50, 0.74, 0.10  # inches around the axes, labels apart
+_LONGEST = 44  # characters
+_LEFT, _BOTTOM, _TOP, _RIGHT = 0.58, 0.50, 0.64, 0.10  # inches around the axes, labels apart
 
 
 class End(NamedTuple):
@@ -26,22 +27,23 @@ class End(NamedTuple):
     colour: str
 
 
-def framed(title: str, about: str, labels: Sequence[str], *, width: float = 7.2, height: float = 4.3) -> Any:
+def framed(title: str, about: Sequence[str], labels: Sequence[str], *, width: float = 7.2, height: float = 4.3) -> Any:
     """Returns empty axes with room for `labels` to the right: a figure `width` inches wide, higher where many need it.
 
-    `title` says what is shown, `about` (smaller, a line or two) on what and how to read it.
+    `title` says what is shown, `about` (smaller, as many lines as it takes) on what and how to read it.
     """
-    lines = about.count("\n") + 1
-    top = _TOP + 0.15 * (lines - 1)
-    height = max(height, len(labels) * LINE / 72 + _BOTTOM + top)
     figure = new_figure(width, height)
+    lines = _filled(figure, about, width - 0.24)
+    top = _TOP + 0.15 * (len(lines) - 1)
+    height = max(height, len(labels) * LINE / 72 + _BOTTOM + top)
+    figure.set_figheight(height)
     room = max((text_width(figure, label) for label in labels), default=0.0) + (LEADER / 72 if labels else 0) + _RIGHT
     axes = figure.add_axes(
         (_LEFT / width, _BOTTOM / height, (width - _LEFT - room) / width, (height - _BOTTOM - top) / height)
     )
     for text, below, look in (
         (title, 0.10, {"fontsize": 11, "fontweight": "bold", "color": DARK}),
-        (about, 0.33, {"fontsize": TEXT, "color": SOFT, "linespacing": 1.35}),
+        ("\n".join(lines), 0.33, {"fontsize": TEXT, "color": SOFT, "linespacing": 1.35}),
     ):
         figure.text(0.12 / width, 1 - below / height, printable(text), va="top", parse_math=False, **look)
     for side in ("top", "right"):
@@ -53,9 +55,26 @@ def framed(title: str, about: str, labels: Sequence[str], *, width: float = 7.2,
     return axes
 
 
+def _filled(figure: Any, parts: Sequence[str], width: float) -> list[str]:
+    """`parts` in lines of at most `width` inches."""
+    lines: list[str] = []
+    for part in parts:
+        joined = f"{lines[-1]} · {part}" if lines else part
+        if lines and text_width(figure, joined) <= width:
+            lines[-1] = joined
+        else:
+            lines.append(part)
+    return lines
+
+
 def printable(text: str) -> str:
     """Returns `text` without characters that XML cannot hold: names in a plot may come from anyone's records."""
     return "".join(character if character == "\n" or character.isprintable() else "\ufffd" for character in text)
+
+
+def short(text: str) -> str:
+    """Returns `text`, its middle left out where it is longer than a label can be."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}…{text[-_LONGEST // 2 + 1 :]}"
 
 
 def text_width(figure: Any, text: str) -> float:
@@ -94,7 +113,16 @@ def label_ends(axes: Any, ends: Sequence[End]) -> None:
             ha="left",
             annotation_clip=False,
             parse_math=False,
-            arrowprops={"arrowstyle": "-", "color": end.colour, "linewidth": 0.6, "shrinkA": 1.5, "shrinkB": 3},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": end.colour,
+                "linewidth": 0.6,
+                "alpha": 0.7,
+                "linestyle": (0, (1, 1.5)),  # dots: no line of the data
+                "relpos": (0, 0.5),
+                "shrinkA": 1.5,
+                "shrinkB": 3.5,
+            },
         )
 
 

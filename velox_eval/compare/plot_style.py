@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from velox_eval.compare.comparison import Arm
+from velox_eval.compare.plot_labels import short
 
 # Okabe and Ito's colours and two of Tol's, told apart with every kind of colour vision; yellow, too pale, is left out.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255", "#6b6b1f")
@@ -24,8 +25,8 @@ class Look(NamedTuple):
 
 def line_name(arm: Arm) -> str:
     """Returns the name of the line that the arm is a point of: its method and what else tells it from others."""
-    settings = " ".join(f"{key}={value}" for key, value in arm.shown_params.items())
-    return f"{arm.method} {settings}".strip()
+    settings = [f"{key}={value}" for key, value in arm.shown_params.items()]
+    return short(" ".join([arm.method.removesuffix(":adapted"), *settings]))
 
 
 def looks(labels: Iterable[str]) -> Mapping[str, Look]:

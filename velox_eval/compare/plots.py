@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from velox_eval.compare.comparison import Arm, Section
-from velox_eval.compare.plot_labels import FRONT, SOFT, TEXT, End, framed, label_ends
+from velox_eval.compare.plot_labels import FRONT, SOFT, TEXT, End, framed, label_ends, short
 from velox_eval.compare.plot_style import line_name, looks
 from velox_eval.metrics.fidelity import BIN
 from velox_eval.metrics.repetition import repetition_by_decile
@@ -39,9 +39,10 @@ _AXES: Mapping[str, str] = {
 
 
 class Point(NamedTuple):
-    """A run in a scatter plot: `low` and `high` end its 95% interval, None where there is none."""
+    """An arm in a scatter plot: `room` is its budget (rows, or a share), `low` and `high` end the interval if any."""
 
     label: str
+    room: float | None
     x: float
     y: float
     low: float | None = None
@@ -51,14 +52,16 @@ class Point(NamedTuple):
 def plot_score(section: Section) -> Any:
     """Returns the score against peak cache bytes, a line a method through its budgets, with the Pareto front."""
     points = [
-        Point(line_name(arm), arm.cost.peak_cache_bytes, arm.score.value, arm.score.low, arm.score.high)
+        Point(line_name(arm), _room(arm), arm.cost.peak_cache_bytes, arm.score.value, arm.score.low, arm.score.high)
         for arm in section.arms
         if arm.cost.peak_cache_bytes is not None and arm.score.value is not None
     ]
     higher = section.higher_is_better
     about = (
-        f"{where(section)} · {'higher' if higher else 'lower'} is better · bars: intervals\n"
-        "grey steps: the Pareto front (nothing scores better with fewer bytes); filled points lie on it"
+        *where(section),
+        f"{'higher' if higher else 'lower'} is better",
+        "bars: intervals",
+        "grey steps: the Pareto front (nothing scores better with fewer bytes); filled points lie on it",
     )
     log = not higher and _spans(point.y for point in points)
     return _scatter(_title(section.score), about, points, higher=higher, log=log)
@@ -70,13 +73,16 @@ def plot_speed(section: Section) -> dict[int, Any]:
     for arm in section.arms:
         cost = arm.cost
         if cost.decode_tokens_per_second is not None and cost.peak_cache_bytes is not None and cost.batch is not None:
-            point = Point(line_name(arm), cost.peak_cache_bytes, cost.decode_tokens_per_second)
+            point = Point(line_name(arm), _room(arm), cost.peak_cache_bytes, cost.decode_tokens_per_second)
             by_batch.setdefault(cost.batch, []).append(point)
     return {
         batch: _scatter(
             "decode, tokens a second",
-            f"{where(section)} · higher is better · "
-            + (f"{batch} sequences together" if batch > 1 else "one sequence at a time"),
+            (
+                *where(section),
+                "higher is better",
+                f"{batch} sequences together" if batch > 1 else "one sequence at a time",
+            ),
             points,
             higher=True,
             front=False,
@@ -96,7 +102,7 @@ def plot_along(section: Section, arms: Sequence[Arm], runs: Runs, curve: str) ->
     stem, _, axis = curve.partition("_by_")
     log = stem == "mean_kl" and _spans(value for _, values in series for value in values if value is not None)
     zero = [label for label, values in series if log and not any(values)]
-    about = f"{where(section)}{_at(arms)}" + (f" · {', '.join(zero)}: 0 throughout, not drawn" if zero else "")
+    about = (*where(section), *_at(arms), *(f"{label}: 0 throughout, not drawn" for label in zero))
     return _lines(
         f"{_title(stem)}, along the answer",
         about,
@@ -120,13 +126,15 @@ def plot_repetition(section: Section, arms: Sequence[Arm], runs: Runs, n: int = 
         totals = [(sum(again for again, _ in tenth), sum(total for _, total in tenth)) for tenth in tenths]
         if totals:
             series.append((line_name(arm), [again / total if total else None for again, total in totals]))
-    about = f"{where(section)}{_at(arms)} · lower is better"
+    about = (*where(section), *_at(arms), "lower is better")
     return _lines(
         f"word {n}-grams that stood earlier in the answer, share", about, series, "tenth of the answer, by words"
     )
 
 
-def plot_trend(what: str, about: str, nights: Sequence[datetime], series: Mapping[str, Sequence[float | None]]) -> Any:
+def plot_trend(
+    what: str, about: Sequence[str], nights: Sequence[datetime], series: Mapping[str, Sequence[float | None]]
+) -> Any:
     """Returns `series` over `nights`: by name, a value a night, None where that night gave none."""
     known = {label: values for label, values in series.items() if any(value is not None for value in values)}
     if not known:
@@ -172,11 +180,14 @@ def budgets(section: Section) -> Iterator[tuple[str, list[Arm]]]:
 
 
 def _scatter(
-    what: str, about: str, points: Sequence[Point], *, higher: bool, log: bool = False, front: bool = True
+    what: str, about: Sequence[str], points: Sequence[Point], *, higher: bool, log: bool = False, front: bool = True
 ) -> Any:
     """Points joined by method in order of bytes; `front` draws the steps and fills the points that lie on them."""
     if not points:
         return None
+    rooms = sorted({point.room for point in points if point.room is not None})
+    if len(rooms) > 1:
+        about = (*about, f"larger points: larger budgets ({', '.join(f'{room:g}' for room in rooms)})")
     look = looks(point.label for point in points)
     groups: dict[str, list[Point]] = {}
     for point in sorted(points, key=lambda point: (point.x, point.y)):
@@ -195,7 +206,8 @@ def _scatter(
                 axes.plot([x, x], [point.low, point.high], color=colour, lw=0.8, alpha=0.35, zorder=2)
             face = colour if not front or (point.x, point.y) in best else "white"
             edge = {"markerfacecolor": face, "markeredgecolor": colour, "markeredgewidth": 1.1}
-            axes.plot(x, point.y, marker=marker, ms=8 if marker == "*" else 5, linestyle="none", zorder=4, **edge)
+            wide = 8 if marker == "*" else 4.2 + 3.2 * (rooms.index(point.room) / len(rooms) if point.room else 1)
+            axes.plot(x, point.y, marker=marker, ms=wide, linestyle="none", zorder=4, **edge)
     _scale(axes, [point.y for point in points], log)
     axes.set_xlabel(f"peak cache, {unit} (largest of the samples)", fontsize=TEXT, color=SOFT)
     axes.margins(x=0.04)
@@ -206,7 +218,7 @@ def _scatter(
 
 def _lines(
     what: str,
-    about: str,
+    about: Sequence[str],
     series: Sequence[tuple[str, Sequence[float | None]]],
     x_title: str,
     *,
@@ -244,6 +256,7 @@ def _scale(axes: Any, values: Sequence[float], log: bool) -> None:
     else:  # zero has its place below the smallest power of ten
         axes.set_yscale("symlog", linthresh=10.0 ** math.floor(math.log10(least)), linscale=0.5)
     axes.minorticks_off()
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_ylim(0.0 if min(values) <= 0 else least / 1.6, max(values) * 1.6)
 
 
@@ -251,6 +264,10 @@ def _settle(axes: Any) -> None:
     """Keeps the limits as they are now, so that labels placed by them stay right."""
     axes.set_xlim(axes.get_xlim())
     axes.set_ylim(axes.get_ylim())
+
+
+def _room(arm: Arm) -> float | None:
+    return arm.budget if arm.budget is not None else arm.keep
 
 
 def _spans(values: Iterable[float]) -> bool:
@@ -267,14 +284,14 @@ def _title(score: str) -> str:
     return TITLES.get(score, score.replace("_", " "))
 
 
-def where(section: Section) -> str:
-    """Returns what the section is about in a line: task, model and samples."""
+def where(section: Section) -> tuple[str, ...]:
+    """Returns what the section is about: task, model and samples."""
     count = max(arm.counts.n for arm in section.arms)
-    return f"{section.task} · {section.model} · {count} samples"
+    return section.task, short(section.model), f"{count} samples"
 
 
-def _at(arms: Sequence[Arm]) -> str:
+def _at(arms: Sequence[Arm]) -> tuple[str, ...]:
     bound = next((arm for arm in arms if arm.budget is not None or arm.keep is not None), None)
     if bound is None:
-        return ""
-    return f" · budget {bound.budget}" if bound.budget is not None else f" · keep {bound.keep:g}"
+        return ()
+    return (f"budget {bound.budget}" if bound.budget is not None else f"keep {bound.keep:g}",)
