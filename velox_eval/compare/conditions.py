@@ -161,8 +161,7 @@ def describe(run: StoredRun) -> str:
 
 def method_label(header: RunHeader) -> str:
     """Returns the method as a user types it: `morphkv`, `morphkv:paper`."""
-    method = header.method
-    return method.name if method.variant == "adapted" else f"{method.name}:{method.variant}"
+    return header.config.method.removesuffix(":adapted")
 
 
 def arm_label(header: RunHeader, shown: Mapping[str, ParamValue] | None = None) -> str:

@@ -104,30 +104,32 @@ def _newest(group: Group, left_out: list[LeftOut]) -> list[StoredRun]:
 
 
 def _shown(group: Group, runs: Sequence[StoredRun]) -> dict[str, dict[str, ParamValue]]:
-    """What an arm's label must say besides method and budget, by run, so that every label is unique."""
-    alike: dict[str, list[StoredRun]] = defaultdict(list)
+    """What an arm's label must say besides method and budget, by run id, so that every label is unique."""
+    known: dict[str, dict[str, ParamValue]] = {}
     for run in runs:
-        alike[arm_label(run.header)].append(run)
+        its = conditions(run.header)
+        plain = {name: "-" if value is None else value for name, value in settings(run.header).items()}
+        known[run.header.run_id] = {**plain, **{name: its[name].shown for name in group.mixed}}
     shown: dict[str, dict[str, ParamValue]] = {}
-    for members in alike.values():
-        values = [settings(run.header) for run in members]
-        names = [name for name in values[0] if len({str(value.get(name)) for value in values}) > 1]
-        labels: dict[str, list[StoredRun]] = defaultdict(list)
-        for run, value in zip(members, values, strict=True):
-            its = conditions(run.header)
-            also = {
-                name: its[name].shown for name in group.mixed if len({conditions(m.header)[name] for m in members}) > 1
-            }
-            shown[run.header.run_id] = {
-                **{name: "-" if value[name] is None else value[name] for name in names if name in value},
-                **also,
-            }
-            labels[arm_label(run.header, shown[run.header.run_id])].append(run)
-        for same in labels.values():
-            if len(same) > 1:
-                for run in same:
-                    shown[run.header.run_id]["run"] = run.header.run_id
+    for members in _alike(runs, known, ()).values():
+        every = [known[run.header.run_id] for run in members]
+        names = [name for name in every[0] if len({each.get(name) for each in every}) > 1]
+        for same in _alike(members, known, names).values():
+            for run in same:
+                its_own: dict[str, ParamValue] = {"run": run.header.run_id} if len(same) > 1 else {}
+                shown[run.header.run_id] = {name: known[run.header.run_id][name] for name in names} | its_own
     return shown
+
+
+def _alike(
+    runs: Sequence[StoredRun], known: Mapping[str, Mapping[str, ParamValue]], names: Sequence[str]
+) -> dict[str, list[StoredRun]]:
+    """The runs by method, budget and their values of `names`."""
+    found: dict[str, list[StoredRun]] = defaultdict(list)
+    for run in runs:
+        values = known[run.header.run_id]
+        found[arm_label(run.header, {name: values[name] for name in names})].append(run)
+    return found
 
 
 def _compared(
