@@ -12,6 +12,8 @@ from velox_eval.cli import (
     compare,
     doctor,
     inspect,
+    lm_eval,
+    mechanism,
     methods,
     models,
     nightly,
@@ -37,6 +39,7 @@ app.command("sweep")(sweep.sweep)
 app.command("nightly")(nightly.nightly)
 app.command("compare")(compare.compare)
 app.command("inspect")(inspect.inspect)
+app.command("lm-eval", context_settings=lm_eval.PASSED_ON, add_help_option=False)(lm_eval.lm_eval)
 app.command("methods")(methods.methods)
 app.command("tasks")(tasks.tasks)
 app.command("calibrate")(calibrate.calibrate)

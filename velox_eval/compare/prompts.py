@@ -30,7 +30,7 @@ def find_prompts(run: StoredRun) -> Prompts:
     wanted = {record.sample_id: record.prompt_sha256 for record in run.samples}
     texts: dict[str, str] = {}
     try:
-        task = get_task(choice.name, task_options(choice))
+        task = get_task(choice.name, task_options(choice, run.header.config.model))
         for sample in task.load().samples:
             if sample.sample_id in wanted:
                 prompt = task.request(sample).prompt

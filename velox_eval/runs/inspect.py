@@ -88,7 +88,7 @@ def _request(header: RunHeader, record: SampleRecord, data: str | None) -> Gener
     choice = header.config.task
     if data is not None:
         choice = choice.model_copy(update={"source": "data", "data": data})
-    task = get_task(choice.name, task_options(choice))
+    task = get_task(choice.name, task_options(choice, header.config.model))
     loaded = task.load()
     sample = next((sample for sample in loaded.samples if sample.sample_id == record.sample_id), None)
     request = None if sample is None else task.request(sample)

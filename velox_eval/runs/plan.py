@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from velox_eval.engine.requests import Request, TeacherForce
+from velox_eval.engine.requests import Generate, Request, TeacherForce
 from velox_eval.errors import ConfigError, DataError
 from velox_eval.judges import get_judge
 from velox_eval.judges.base import Judge
@@ -93,7 +93,7 @@ def make_plan(options: RunOptions, like: Plan | None = None) -> Plan:
     _config(options, options.source, options.settings, options.budget)
     if not 0 <= options.max_error_share <= 1:
         raise ConfigError(f"max_error_share={options.max_error_share}: must be from 0 to 1")
-    task = like.task if like else get_task(options.task, task_options(task_choice(options)))
+    task = like.task if like else get_task(options.task, task_options(task_choice(options), options.model))
     method = _method(options, task)
     judge = get_judge(options.judge)
     data = like.data if like else task.load()
@@ -107,9 +107,9 @@ def make_plan(options: RunOptions, like: Plan | None = None) -> Plan:
     )
 
 
-def task_options(choice: TaskChoice) -> TaskOptions:
-    """Returns the choice as the task takes it."""
-    return TaskOptions(**choice.model_dump(exclude={"name"}))
+def task_options(choice: TaskChoice, model: str | None = None) -> TaskOptions:
+    """Returns the choice as the task takes it, with the model that runs or ran."""
+    return TaskOptions(**choice.model_dump(exclude={"name"}), model=model)
 
 
 def task_choice(options: RunOptions) -> TaskChoice:
@@ -155,7 +155,7 @@ def _requests(task: Task, data: TaskData, temperature: float) -> tuple[Request, 
     if repeated is not None:
         raise DataError(f"{task.info.name}: {data.origin} has sample id {repeated!r} more than once")
     requests = tuple(task.request(sample) for sample in data.samples)
-    if isinstance(requests[0], TeacherForce) and temperature:
+    if not isinstance(requests[0], Generate) and temperature:
         raise ConfigError(f"temperature={temperature:g}: {task.info.name} feeds fixed tokens, nothing is drawn; use 0")
     return requests
 

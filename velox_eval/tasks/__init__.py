@@ -23,6 +23,8 @@ __all__ = [
     "task_names",
 ]
 
+LM_EVAL = "lm_eval/"  # lm_eval/NAME: the task of that name in lm-eval
+
 # name -> module and class of the adapter
 TASKS: Mapping[str, tuple[str, str]] = {
     "fidelity": ("velox_eval.tasks.fidelity", "Fidelity"),
@@ -51,12 +53,17 @@ def describe_tasks() -> list[TaskInfo]:
 
 
 def get_task(name: str, options: TaskOptions | None = None) -> Task:
-    """Returns the task, ready to load.
+    """Returns the task, ready to load; lm_eval/NAME is one of lm-eval's.
 
     Raises ConfigError for an unknown name or source, or an option that this task or source does not have.
     """
     info = task_info(name)
     options = options or TaskOptions()
+    if name.startswith(LM_EVAL):
+        from velox_eval.tasks.lm_eval_loading import load_lm_eval_task
+
+        return load_lm_eval_task(name, options)
+    info = task_info(name)
     _check(info, options)
     module, adapter = TASKS[name]
     task: Task = getattr(importlib.import_module(module), adapter)(info, options)

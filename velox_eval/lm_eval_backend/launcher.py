@@ -1,0 +1,145 @@
+"""lm-eval's own command line with our model in it, and our records of what it evaluated.
+
+Releases of lm-eval up to 0.4.13 find no models of other packages; this imports ours first. While it runs, three names
+of lm-eval's are replaced: its evaluation (outside and inside), so that costs and runs are recorded, and its response
+cache, whose keys hold the request alone, so that each configuration of ours has a file of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import lm_eval.api.model
+import lm_eval.evaluator
+from lm_eval.__main__ import HarnessCLI
+from lm_eval.utils import setup_logging
+
+from velox_eval.engine.models import KNOWN_MODELS
+from velox_eval.lm_eval_backend.model import VeloxLM
+from velox_eval.lm_eval_backend.recording import add_costs, record_task
+from velox_eval.runs.observer import Observer
+from velox_eval.runs.recorder import RunResult
+from velox_eval.tasks.lm_eval_loading import tokenizer_folder
+
+PROGRAM = "velox-eval lm-eval"
+
+
+def launch(arguments: Sequence[str], *, results: Path, observer: Observer | None = None) -> list[RunResult]:
+    """Runs lm-eval's command line and returns the runs it left under `results`; the model is `velox` unless named.
+
+    Raises VeloxEvalError for what our model refuses; lm-eval itself may end the process (SystemExit).
+    """
+    runs: list[RunResult] = []
+    index: dict[str, Any] = {}
+
+    def record(lm: VeloxLM, tasks: dict[str, Any], found: Any) -> None:
+        add_costs(lm, tasks, (found or {}).get("samples") or {})
+        command = [PROGRAM, *arguments]
+        for name, task in tasks.items():
+            source: Literal["official", "data"] = "official" if _is_its_own(index.get(name)) else "data"
+            run = record_task(lm, task, source=source, results=results, command=command, observer=observer)
+            if run is not None:
+                runs.append(run)
+
+    setup_logging()
+    parser = HarnessCLI()
+    with _command_line(arguments):
+        chosen = parser.parse_args()
+    _fill_in(chosen)
+    with (
+        _replaced(lm_eval, "simple_evaluate", _telling_tasks(index)),
+        _replaced(lm_eval.evaluator, "evaluate", _recording(record)),
+        _own_caches(),
+    ):
+        parser.execute(chosen)
+    return runs
+
+
+def _is_its_own(entry: Any) -> bool:
+    """Whether a task's definition is part of lm-eval."""
+    path = getattr(entry, "yaml_path", None)
+    return path is not None and Path(path).resolve().is_relative_to(Path(lm_eval.__file__).resolve().parent)
+
+
+def _telling_tasks(index: dict[str, Any]) -> Callable[[Any], Any]:
+    """Returns what makes an evaluation tell which tasks it knows, and where they are defined."""
+
+    def change(evaluate: Any) -> Any:
+        def told(*given: Any, **how: Any) -> Any:
+            index.update(getattr(how.get("task_manager"), "task_index", {}))
+            return evaluate(*given, **how)
+
+        return told
+
+    return change
+
+
+@contextlib.contextmanager
+def _command_line(arguments: Sequence[str]) -> Iterator[None]:
+    """lm-eval reads its arguments from the process."""
+    before = sys.argv
+    sys.argv = [PROGRAM, *arguments]
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
+def _fill_in(chosen: argparse.Namespace) -> None:
+    """Names our model where none is named, and gives tasks the folder of a model that only we know by name."""
+    if getattr(chosen, "command", None) != "run" or getattr(chosen, "config", None) is not None:
+        return
+    if chosen.model is None:
+        chosen.model = "velox"
+    known = (chosen.model_args or {}).get("pretrained")
+    if chosen.model == "velox" and known in KNOWN_MODELS and "tokenizer" not in (chosen.metadata or {}):
+        chosen.metadata = {**(chosen.metadata or {}), "tokenizer": tokenizer_folder(known)}
+
+
+@contextlib.contextmanager
+def _replaced(module: Any, name: str, change: Callable[[Any], Any]) -> Iterator[None]:
+    before = getattr(module, name)
+    setattr(module, name, change(before))
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
+
+
+def _recording(record: Callable[[VeloxLM, dict[str, Any], Any], None]) -> Callable[[Any], Any]:
+    """Returns what makes an evaluation one that is recorded, if the model is ours."""
+
+    def change(evaluate: Any) -> Any:
+        def recorded(lm: Any, task_dict: Any, **how: Any) -> Any:
+            found = evaluate(lm=lm, task_dict=task_dict, **how)
+            ours = lm.lm if isinstance(lm, lm_eval.api.model.CachingLM) else lm
+            if isinstance(ours, VeloxLM):
+                record(ours, task_dict["tasks"], found)
+            return found
+
+        return recorded
+
+    return change
+
+
+@contextlib.contextmanager
+def _own_caches() -> Iterator[None]:
+    """Gives every configuration of our model a response cache of its own beside the path that was asked for."""
+
+    def change(plain: Any) -> Any:
+        class OwnCache(plain):  # type: ignore[misc]
+            def __init__(self, lm: Any, cache_db: str) -> None:
+                if isinstance(lm, VeloxLM):
+                    path = Path(cache_db)
+                    cache_db = str(path.with_name(f"{path.stem}_{lm.fingerprint[:12]}{path.suffix}"))
+                super().__init__(lm, cache_db)
+
+        return OwnCache
+
+    with _replaced(lm_eval.api.model, "CachingLM", change):
+        yield
