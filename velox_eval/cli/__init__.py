@@ -13,7 +13,6 @@ from velox_eval.cli import (
     doctor,
     inspect,
     lm_eval,
-    mechanism,
     methods,
     models,
     nightly,

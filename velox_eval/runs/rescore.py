@@ -57,10 +57,7 @@ def rescore(
     if data is not None:
         choice = choice.model_copy(update={"source": "data", "data": data})
     task = get_task(choice.name, task_options(choice, stored.header.config.model))
-    config = stored.header.config
-    repeats = config.judge_repeats if judging.repeats is None else judging.repeats
-    config = config.model_copy(update={"judge": judge or config.judge, "judge_repeats": repeats})
-    the_judge = open_judge(config.judge, replace(judging, repeats=repeats))
+    the_judge = get_judge(judge or stored.header.config.judge)
     task_data = task.load()
     _check_data(stored, task, task_data)
     draft = _draft(stored.header, task, the_judge, judge, Path(run).name)

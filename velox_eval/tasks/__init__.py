@@ -57,7 +57,6 @@ def get_task(name: str, options: TaskOptions | None = None) -> Task:
 
     Raises ConfigError for an unknown name or source, or an option that this task or source does not have.
     """
-    info = task_info(name)
     options = options or TaskOptions()
     if name.startswith(LM_EVAL):
         from velox_eval.tasks.lm_eval_loading import load_lm_eval_task
