@@ -30,9 +30,10 @@ from velox_eval.records.score import Score
 
 Kind = Literal["number", "letter"]
 
-# `Answer_9:` anywhere; without the underscore, and for questions, only where a line begins.
+# `Answer_9:` anywhere, with what numbers it in a list ("5. Answer_9:"); without the underscore, and for questions, only
+# where a line begins.
 _HEADER = re.compile(
-    r"Answer_(?P<named>\d{1,9})(?!\d)(?=[*_)\s]*(?:[:.\n]|\Z))[*_)]*[:.]?"
+    r"(?:^[^\w\n]*\d{1,4}[.)][^\w\n]*)?Answer_(?P<named>\d{1,9})(?!\d)(?=[*_)\s]*(?:[:.\n]|\Z))[*_)]*[:.]?"
     r"|^[^\w\n]*Answer[ #]+(?P<spaced>\d{1,9})(?!\d)[*_) ]*:"
     r"|^[^\w\n]*Question[_ #]*(?P<question>\d{1,9})(?!\d)",
     re.MULTILINE,
@@ -58,11 +59,12 @@ def answers_by_number(text: str) -> dict[int, str]:
     """Returns question number -> what is written under the header of its answer, stripped, the first with any text."""
     found: dict[int, str] = {}
     headers = list(_HEADER.finditer(text))
-    for header, following in zip(headers, [*headers[1:], None], strict=True):
+    ends = [*(header.start() for header in headers[1:]), len(text)]
+    for header, end in zip(headers, ends, strict=False):  # without any header there is an end alone
         number = header["named"] or header["spaced"]
         if number is None:
             continue
-        answer = text[header.end() : following.start() if following else len(text)].strip(" \t\r\n*:")
+        answer = text[header.end() : end].strip(" \t\r\n*:")
         if answer:
             found.setdefault(int(number), answer)
     return found

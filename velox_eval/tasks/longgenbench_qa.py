@@ -95,7 +95,7 @@ class LongGenBenchQA(Task):
     def _sample(self, index: int, exam: Exam) -> Sample:
         numbered = list(enumerate(exam.questions, exam.first))
         asked = "\n\n".join(f"Question_{number}:\n{text}" for number, (text, _) in numbered)
-        instruction = self.info.settings["instruction"]
+        instruction = self.info.settings["instruction"].format(first=exam.first, last=numbered[-1][0])
         data = {
             "prompt": f"{instruction}\n\nExamples:\n\n{exam.examples}\n\nQuestions:\n\n{asked}",
             "kind": exam.kind,
