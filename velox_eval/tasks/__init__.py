@@ -31,6 +31,7 @@ TASKS: Mapping[str, tuple[str, str]] = {
     "longbench": ("velox_eval.tasks.longbench", "LongBench"),
     "longbench_v2": ("velox_eval.tasks.longbench_v2", "LongBenchV2"),
     "longgenbench": ("velox_eval.tasks.longgenbench", "LongGenBench"),
+    "longgenbench_qa": ("velox_eval.tasks.longgenbench_qa", "LongGenBenchQA"),
     "longwriter": ("velox_eval.tasks.longwriter", "LongWriter"),
 }
 
