@@ -6,6 +6,7 @@ VeloxEvalError
 ├── ModelError    a model that cannot be found, loaded or evicted from
 ├── MethodError   a method that cannot run as asked on this model
 ├── JudgeError    a judge that cannot be reached or set up
+├── ClusterError  a scheduler or workers that cannot be used
 └── StoreError    a run folder that cannot be written, resumed or read
 """
 
@@ -37,6 +38,10 @@ class MethodError(VeloxEvalError):
 
 class JudgeError(VeloxEvalError):
     """A judge that cannot be reached or set up."""
+
+
+class ClusterError(VeloxEvalError):
+    """A scheduler or workers that cannot be used."""
 
 
 class StoreError(VeloxEvalError):

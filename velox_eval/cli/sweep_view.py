@@ -7,7 +7,7 @@ from typing import Any
 
 from velox_eval.cli.progress import TerminalObserver
 from velox_eval.pipelines.matrix import PlannedRun, SweepPlan
-from velox_eval.pipelines.sweep import SweepObserver, SweepResult, SweepRun
+from velox_eval.pipelines.sweep import Spread, SweepObserver, SweepResult, SweepRun
 
 
 class SweepTerminal(TerminalObserver, SweepObserver):
@@ -98,23 +98,33 @@ def run_document(run: SweepRun) -> dict[str, Any]:
 
 
 def show_result(result: SweepResult) -> None:
-    """Prints what every run showed, in one table on stdout."""
+    """Prints where every run's records are, and where a cluster's time went, on stdout."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from velox_eval.cli.console import human_bytes, out, plain
+    from velox_eval.cli.console import out, plain
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in ("run", "", "score", "peak cache", "tokens/s", "record"):
-        table.add_column(column, overflow="fold")
+    for column in ("run", "status", "seconds", "records"):
+        table.add_column(column, justify="right" if column == "seconds" else "left", overflow="fold")
     for run in result.runs:
-        summary = run.header.summary if run.header else None
-        if run.header is None or summary is None:
-            table.add_row(plain(run.planned.label), "failed", "", "", "", "")
+        if run.header is None:
+            table.add_row(plain(run.planned.label), "failed", "", "")
             continue
-        score = "-" if summary.primary_value is None else f"{summary.primary} {summary.primary_value:.3f}"
-        speed = "" if summary.decode_tokens_per_second is None else f"{summary.decode_tokens_per_second:.1f}"
+        seconds = run.header.summary.cost.wall_seconds if run.header.summary else 0.0
         status = "shown" if run.state == "finished" else run.header.status
-        cells = (run.planned.label, status, score, human_bytes(summary.peak_cache_bytes), speed, run.header.run_id)
-        table.add_row(*(plain(cell) for cell in cells))
+        table.add_row(*(plain(cell) for cell in (run.planned.label, status, f"{seconds:.1f}", run.header.run_id)))
     out().print(table)
+    if result.spread is not None:
+        out().print(plain(spread_line(result.spread)), soft_wrap=True)
+
+
+def spread_line(spread: Spread) -> str:
+    """Returns where a cluster's time went, in a sentence."""
+    share = spread.scheduling_share
+    scheduling = "" if share is None else f", {share:.1%} of {spread.order_seconds:.0f} s under way in scheduling"
+    again = f", {spread.retried} orders sent again" if spread.retried else ""
+    return (
+        f"{spread.workers} workers, {spread.wall_seconds:.0f} s: {spread.engine_seconds:.0f} s in their engines, "
+        f"{spread.worker_seconds - spread.engine_seconds:.0f} s of loading{scheduling}{again}"
+    )

@@ -39,11 +39,29 @@ class SweepRun:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """Where a cluster's time went. `order_seconds` count from sending an order to having its answer, all added up."""
+
+    workers: int  # that answered anything
+    wall_seconds: float  # of the whole sweep
+    engine_seconds: float  # reading and writing, all workers
+    worker_seconds: float  # the same with loading models
+    order_seconds: float
+    retried: int  # orders sent again
+
+    @property
+    def scheduling_share(self) -> float | None:
+        """What scheduler, network and waiting took of the time orders were under way; None without any."""
+        return 1 - self.worker_seconds / self.order_seconds if self.order_seconds else None
+
+
+@dataclass(frozen=True)
 class SweepResult:
     """Every run that was tried, in order; `interrupted` when Ctrl-C ended the sweep."""
 
     runs: tuple[SweepRun, ...]
     interrupted: bool = False
+    spread: Spread | None = None  # of a sweep on a cluster
 
     @property
     def failed(self) -> list[SweepRun]:
@@ -58,6 +76,12 @@ class SweepResult:
 
 class SweepObserver(Observer):
     """What a sweep tells whoever watches it, beside what each run says. The base class ignores everything."""
+
+    def sweep_begins(self, runs: int, samples: int) -> None:
+        """Many runs go on at once on a cluster: this many, with this many samples in all."""
+
+    def sweep_ended(self) -> None:
+        """The cluster's work is through, interrupted or failed."""
 
     def run_begins(self, run: PlannedRun, number: int, total: int) -> None:
         """Run `number` of `total` starts."""
