@@ -1,0 +1,1 @@
+"""The offline geometry studies of the seeds on our own caches, with the controls that decide what they prove."""
