@@ -9,6 +9,7 @@ import pytest
 
 from velox_eval.engine.requests import CacheUse, Failure, Generate, Generation
 from velox_eval.errors import JudgeError
+from velox_eval.judges import RuleJudge
 from velox_eval.records.config import Identity, build_config
 from velox_eval.records.schema import Cost, DataInfo, MethodInfo, ModelInfo, RunHeader, Session
 from velox_eval.records.score import Score
@@ -60,7 +61,7 @@ def records(outcomes, task):
     for index, outcome in enumerate(outcomes):
         sample = Sample(f"s{index}", "quiz", {})
         outcome = generation(outcome) if isinstance(outcome, str) else outcome
-        made.append(sample_record(task, sample, index, task.request(sample), outcome, None))
+        made.append(sample_record(task, sample, index, task.request(sample), outcome, RuleJudge()))
     return made
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from velox_eval.cli.console import human_bytes, out, plain
 
 if TYPE_CHECKING:
-    from velox_eval.records.schema import ResponsesInfo, RunHeader, RunSummary, SampleRecord
+    from velox_eval.records.schema import JudgeSummary, ResponsesInfo, RunHeader, RunSummary, SampleRecord
     from velox_eval.runs.recorder import RunResult
 
 _OPENING_LINES = 5
@@ -56,6 +56,7 @@ def rows(header: RunHeader, summary: RunSummary) -> list[tuple[str, str]]:
         (summary.primary, _interval(summary)),
         ("accuracy", _accuracy(summary)),
         ("other scores", _others(summary)),
+        ("judge", _judge(header.identity.judge, summary.judging)),
         ("repetition rate", _repetition(summary)),
         ("peak cache", _of_full(summary.peak_cache_bytes, summary)),
         ("cache at the end", _of_full(summary.end_cache_bytes, summary)),
@@ -119,6 +120,19 @@ def _repetition(summary: RunSummary) -> str:
 def _others(summary: RunSummary) -> str:
     known = {name: score.value for name, score in summary.scores.items()} | summary.derived
     return ", ".join(f"{name} {_number(value)}" for name, value in known.items() if name != summary.primary) or "-"
+
+
+def _judge(name: str, asked: JudgeSummary | None) -> str:
+    if asked is None:
+        return name
+    parts = [name]
+    if asked.disagreement.value is not None:
+        parts.append(f"{asked.disagreement.value:.1%} of its pairs of replies to one question differ")
+    if asked.rating_sd is not None:
+        parts.append(f"its points by {asked.rating_sd:.2f} (standard deviation)")
+    if asked.unreadable:
+        parts.append(f"{asked.unreadable} replies not readable")
+    return ", ".join(parts)
 
 
 def _speed(summary: RunSummary) -> str:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from velox_eval.cli import judging
+
 if TYPE_CHECKING:
     from velox_eval.runs.recorder import RunResult
 
@@ -81,7 +83,11 @@ def run(
             rich_help_panel=GENERATION,
         ),
     ] = None,
-    judge: Annotated[str, typer.Option(help="Judge of open answers.")] = "rules",
+    judge: Annotated[str, typer.Option(help=judging.JUDGE_HELP)] = "rules",
+    judge_repeats: judging.Repeats = None,
+    judge_concurrency: judging.Concurrency = 8,
+    judge_timeout: judging.Timeout = 120.0,
+    judge_cache: judging.Cache = None,
     results: Annotated[Path, typer.Option(help="Folder of the records.", rich_help_panel=OUTPUT)] = Path("results"),
     again: Annotated[
         bool, typer.Option("--again", help="Start anew although the run is finished or begun.", rich_help_panel=OUTPUT)
@@ -125,6 +131,7 @@ def run(
         top_p=top_p,
         seed=seed,
         judge=judge,
+        judging=judging.judge_options(judge_repeats, judge_concurrency, judge_timeout, judge_cache),
         batch_size=parse_batch_size(batch_size),
         memory_limit=None if memory_limit is None else parse_bytes(memory_limit),
         results=results,

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from velox_eval.cli import judging
+
 FOREIGN = "Answers from a file"
 
 
@@ -57,7 +59,11 @@ def score(
     ] = None,
     data_seed: Annotated[int | None, typer.Option(help="Seed of bundled material.", rich_help_panel=FOREIGN)] = None,
     data: Annotated[str | None, typer.Option(help="The task's data; of a run, where it is now.")] = None,
-    judge: Annotated[str | None, typer.Option(help="Judge. (default: the run's, or rules)")] = None,
+    judge: Annotated[str | None, typer.Option(help=f"{judging.JUDGE_HELP} (default: the run's, or rules)")] = None,
+    judge_repeats: judging.Repeats = None,
+    judge_concurrency: judging.Concurrency = 8,
+    judge_timeout: judging.Timeout = 120.0,
+    judge_cache: judging.Cache = None,
     results: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("results"),
     again: Annotated[bool, typer.Option("--again", help="Score anew although that was done before.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
@@ -74,7 +80,14 @@ def score(
     from velox_eval.runs.responses import ResponseOptions, score_responses
 
     command = ("velox-eval", *sys.argv[1:])
-    shared: dict[str, Any] = {"results": results, "data": data, "again": again, "command": command}
+    asked = judging.judge_options(judge_repeats, judge_concurrency, judge_timeout, judge_cache)
+    shared: dict[str, Any] = {
+        "results": results,
+        "data": data,
+        "again": again,
+        "command": command,
+        "judging": asked,
+    }
     foreign: dict[str, Any] = {
         "task": task,
         "fields": parse_settings(fields or [], "--field") or None,

@@ -133,6 +133,7 @@ class Engine:
         self._batch_sizes: set[int] = set()
         self._decode_tokens = self._prefill_tokens = 0
         self._decode_seconds = self._prefill_seconds = 0.0
+        self._peak_bytes = 0
 
     def report(self) -> EngineReport:
         """Returns what the last `generate` did as a whole, so far."""
@@ -142,7 +143,7 @@ class Engine:
             decode_seconds=self._decode_seconds,
             prefill_tokens=self._prefill_tokens,
             prefill_seconds=self._prefill_seconds,
-            mlx_peak_bytes=int(mx.get_peak_memory()),
+            mlx_peak_bytes=max(self._peak_bytes, int(mx.get_peak_memory())),
             eviction_layers=self.eviction_layers,
             other_layers=self.other_layers,
         )
@@ -159,13 +160,22 @@ class Engine:
             waiting = _Waiting(self, requests)
             mx.reset_peak_memory()
             while True:
-                yield from waiting.join(batch)
+                yield from self._handed_over(waiting.join(batch), batch)
                 if not len(batch):
                     return
-                yield from batch.step()
+                yield from self._handed_over(batch.step(), batch)
                 if on_step is not None and time.perf_counter() - reported > PROGRESS_SECONDS:
                     on_step(self._progress(batch))
                     reported = time.perf_counter()
+
+    def _handed_over(self, outcomes: Iterable[Generation | Failure], batch: _Batch) -> Iterator[Generation | Failure]:
+        """Passes outcomes on; what their receiver does meanwhile (scoring, a judge's own model) is not counted."""
+        for outcome in outcomes:
+            left = time.perf_counter()
+            self._peak_bytes = max(self._peak_bytes, int(mx.get_peak_memory()))
+            yield outcome
+            mx.reset_peak_memory()
+            batch.wait(time.perf_counter() - left)
 
     def _progress(self, batch: _Batch) -> Progress:
         speed = self._decode_tokens / self._decode_seconds if self._decode_seconds else None
@@ -323,6 +333,12 @@ class _Batch:
     def footprints(self) -> list[Footprint]:
         """What the sequences in flight need, where there is a memory limit."""
         return [s.ready.footprint for s in self.sequences if s.ready.footprint is not None]
+
+    def wait(self, seconds: float) -> None:
+        """Takes a pause out of the time in flight of every sequence."""
+        for sequence in self.sequences:
+            sequence.started += seconds
+            sequence.ended += seconds
 
     def join(self, sequence: _Sequence) -> None:
         """Adds a prefilled sequence, layer by layer, so that no more than one layer is held twice."""

@@ -71,6 +71,7 @@ class RunConfig(Frozen):
     top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus sampling: probability mass kept.")
     seed: int = Field(default=0, ge=0, description="Seed of sampling and of methods that draw.")
     judge: str = Field(default="rules", description="Judge of open answers, as given.")
+    judge_repeats: int = Field(default=1, ge=1, description="Times the judge is asked each question.")
     performance: Performance = Field(default=Performance(), description="Speed and memory settings.")
 
 
@@ -83,7 +84,7 @@ class Identity(Frozen):
     model_sha256: str = Field(description="SHA-256 of the model's content.")
     device: str = Field(description="Device the model ran on.")
     route: str = Field(description="How the weights were held (types, kernels): it changes the last digits.")
-    judge: str = Field(description="The judge's id with its version.")
+    judge: str = Field(description="The judge's id with its version and, above one, how often it is asked.")
     versions: dict[str, str] = Field(description="Versions of the packages that answers depend on.")
     rescored_from: str | None = Field(
         default=None, description="Run whose answers were scored again; null for a fresh run."
@@ -134,7 +135,7 @@ def config_hash(config: RunConfig, identity: Identity) -> str:
     Names of files and models are left out (their contents count), and so are the performance settings and
     the task options that the prompts already show (limit, entries, max_tokens, seeds).
     """
-    asked: Mapping[str, Any] = config.model_dump(exclude={"performance", "model", "judge", "task"})
+    asked: Mapping[str, Any] = config.model_dump(exclude={"performance", "model", "judge", "judge_repeats", "task"})
     return text_sha256(
         canonical_json(
             {

@@ -1,7 +1,8 @@
 """Run folders: `results/<run_id>/run.json` and `samples.jsonl`, and `results/runs.jsonl` over all runs.
 
-A run is found again by its hash. One that is not finished resumes: answered samples stay, failed ones are
-taken out and run again. A finished one is shown. One process at a time works on a run.
+A run is found again by its hash. One that is not finished resumes: scored samples stay, failed ones are taken out
+and run again, or only scored again where they have an answer. A finished one is shown. One process at a time works on
+a run.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, NamedTuple, TypeVar
@@ -86,6 +87,14 @@ class RunStore:
         except OSError as error:
             raise StoreError(f"cannot use the results folder {self.root}: {error.strerror or error}") from error
 
+    def is_finished(self, config_hash: str) -> bool:
+        """Returns whether the latest run of this hash is finished, which `open` would show."""
+        numbers = self._numbers(config_hash)
+        if not numbers:
+            return False
+        header = _read_header(self._folder(config_hash, numbers[-1]))
+        return header.config_hash == config_hash and header.status == "success"
+
     def _open(self, config_hash: str, new_header: Callable[[str], RunHeader], again: bool) -> RunFolder:
         numbers = self._numbers(config_hash)
         latest = self._folder(config_hash, numbers[-1]) if numbers else None
@@ -146,7 +155,8 @@ class RunFolder:
 
     new: nothing; resumed: `samples` are done; finished: `samples` are all, and nothing can be written.
     `done` holds the ids of the samples on record.
-    `repaired` says in a sentence what had to be repaired on opening.
+    `repaired` says in a sentence what had to be repaired on opening. `unscored` are samples that had an answer whose
+    scoring failed: they are not on record until they are scored again.
     """
 
     def __init__(
@@ -158,6 +168,7 @@ class RunFolder:
         samples: list[SampleRecord],
         lock: FileLock | None,
         repaired: str | None = None,
+        unscored: Sequence[SampleRecord] = (),
     ) -> None:
         self.store = store
         self.path = path
@@ -166,6 +177,7 @@ class RunFolder:
         self.samples = samples
         self.done = {record.sample_id for record in samples}
         self.repaired = repaired
+        self.unscored = unscored
         self._lock = lock
 
     def append(self, record: SampleRecord) -> None:
@@ -229,13 +241,14 @@ def _reopen(store: RunStore, folder: Path, header: RunHeader) -> RunFolder:
         header = _read_header(folder)
         repaired = jsonl.repair(path)
         samples = _read_samples(path)
-        answered = [record for record in samples if record.status == "ok"]
-        if len(answered) < len(samples):
-            jsonl.rewrite(path, (record.model_dump(mode="json") for record in answered))
+        scored = [record for record in samples if record.status == "ok"]
+        unscored = [record for record in samples if record.status == "error" and record.answer is not None]
+        if len(scored) < len(samples):
+            jsonl.rewrite(path, (record.model_dump(mode="json") for record in scored))
     except BaseException:
         lock.release()
         raise
-    return RunFolder(store, folder, header, "resumed", answered, lock, repaired)
+    return RunFolder(store, folder, header, "resumed", scored, lock, repaired, unscored)
 
 
 def _lock(folder: Path) -> FileLock:

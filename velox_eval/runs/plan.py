@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from velox_eval.engine.requests import Generate, Request, TeacherForce
 from velox_eval.errors import ConfigError, DataError
-from velox_eval.judges import get_judge
 from velox_eval.judges.base import Judge
 from velox_eval.methods import MethodConfig, Value, resolve
 from velox_eval.records.config import (
@@ -21,6 +20,7 @@ from velox_eval.records.config import (
     canonical_json,
     text_sha256,
 )
+from velox_eval.runs.judging import DEFAULT_JUDGING, JudgeOptions, open_judge
 from velox_eval.tasks import get_task
 from velox_eval.tasks.base import Task, TaskData, TaskOptions
 
@@ -54,6 +54,7 @@ class RunOptions:
     top_p: float = 1.0
     seed: int = 0
     judge: str = "rules"
+    judging: JudgeOptions = DEFAULT_JUDGING
     batch_size: int | Literal["auto"] | None = None
     memory_limit: int | None = None
     results: Path = DEFAULT_RESULTS
@@ -93,9 +94,9 @@ def make_plan(options: RunOptions, like: Plan | None = None) -> Plan:
     _config(options, options.source, options.settings, options.budget)
     if not 0 <= options.max_error_share <= 1:
         raise ConfigError(f"max_error_share={options.max_error_share}: must be from 0 to 1")
-    task = like.task if like else get_task(options.task, task_options(task_choice(options), options.model))
+    task = like.task if like else get_task(options.task, task_options(task_choice(options)))
     method = _method(options, task)
-    judge = get_judge(options.judge)
+    judge = open_judge(options.judge, options.judging)
     data = like.data if like else task.load()
     return Plan(
         config=_config(options, data.source, method.params, method.budget),
@@ -128,6 +129,7 @@ def _config(options: RunOptions, source: str | None, params: Mapping[str, Value]
         task={"name": options.task, "source": source, **choice},
         params=dict(params),
         budget=budget,
+        judge_repeats=1 if options.judging.repeats is None else options.judging.repeats,
         performance={name: getattr(options, name) for name in Performance.model_fields},
         **shared,
     )

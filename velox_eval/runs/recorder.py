@@ -14,7 +14,7 @@ from velox_eval.records.schema import Cost, RunHeader, SampleRecord, Session
 from velox_eval.records.store import RunFolder
 from velox_eval.runs.observer import Observer
 from velox_eval.runs.plan import Plan
-from velox_eval.runs.sample import one_line, sample_record
+from velox_eval.runs.sample import one_line, sample_record, scored_fields
 from velox_eval.runs.stopwatch import Stopwatch
 from velox_eval.runs.summary import summarise
 
@@ -38,8 +38,9 @@ def result_of(folder: RunFolder) -> RunResult:
 class Recorder:
     """One process's work on one run, whoever computes the outcomes.
 
-    `begin` says what is left to do, `record` takes each outcome, and one of `finish`, `interrupted` and `failed` writes
-    the header. `report` says what the engine did so far. Seconds in the engine are measured into `watch` as "engine".
+    `begin` says what is left to do, `score_left` scores answers that are there, `record` takes each outcome, and one of
+    `finish`, `interrupted` and `failed` writes the header. `report` says what the engine did so far. Seconds in the
+    engine are measured into `watch` as "engine".
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Recorder:
         folder, known = self.folder, self._index.keys()
         if folder.repaired:
             self.observer.note(folder.repaired)
-        strangers = folder.done - known
+        strangers = (folder.done | {record.sample_id for record in folder.unscored}) - known
         if strangers:
             raise StoreError(f"{folder.path} has samples that are not in the task: {', '.join(sorted(strangers)[:3])}")
         session = Session(started_at=datetime.now(UTC), command=self._command)
@@ -86,7 +87,19 @@ class Recorder:
             )
         )
         self.observer.started(len(known), len(folder.done))
-        return [request for request in self.plan.requests if request.sample_id not in folder.done]
+        answered = folder.done | {record.sample_id for record in folder.unscored}
+        return [request for request in self.plan.requests if request.sample_id not in answered]
+
+    def score_left(self) -> None:
+        """Scores the answers whose scoring failed the last time, and puts their records on disk."""
+        plan = self.plan
+        for left in self.folder.unscored:
+            if left.answer is None or left.sample_id in self.folder.done:
+                continue
+            sample = plan.data.samples[self._index[left.sample_id]]
+            with self.watch.measure("scoring"):
+                fields = scored_fields(plan.task, sample, left.answer, plan.judge)
+            self._store(SampleRecord.model_validate(left.model_dump() | fields))
 
     def record(self, outcome: Outcome) -> None:
         """Scores one outcome and puts its record on disk."""
@@ -94,6 +107,9 @@ class Recorder:
         sample, request = plan.data.samples[index], plan.requests[index]
         with self.watch.measure("scoring"):
             record = sample_record(plan.task, sample, index, request, outcome, plan.judge)
+        self._store(record)
+
+    def _store(self, record: SampleRecord) -> None:
         with self.watch.measure("store"):
             self.folder.append(record)
         self.recorded += 1
@@ -104,12 +120,15 @@ class Recorder:
         missing = self._index.keys() - self.folder.done
         if missing:
             raise StoreError(f"the engine gave no answer to {', '.join(sorted(missing)[:3])}")
-        failed = sum(record.status == "error" for record in self.folder.samples)
+        failed = [record for record in self.folder.samples if record.status == "error"]
         count, allowed = len(self.plan.requests), self._max_error_share
-        if failed / count <= allowed:
+        if len(failed) / count <= allowed:
             self._end("success")
-        else:
-            self._end("error", f"{failed} of {count} samples failed (allowed share: {allowed:g})")
+            return
+        why = f"{len(failed)} of {count} samples failed (allowed share: {allowed:g})"
+        if answered := sum(record.answer is not None for record in failed):
+            why += f", {answered} only in scoring: velox-eval score {self.folder.header.run_id} scores their answers"
+        self._end("error", why)
 
     def interrupted(self) -> None:
         """Writes the header of a run that Ctrl-C ended; what is on disk counts as done."""

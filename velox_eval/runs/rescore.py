@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from velox_eval.errors import DataError, StoreError
-from velox_eval.judges import get_judge
 from velox_eval.judges.base import Judge
-from velox_eval.records.config import config_hash, text_sha256
+from velox_eval.records.config import RunConfig, config_hash, text_sha256
 from velox_eval.records.schema import Cost, RunHeader, SampleRecord, Session, TeacherForced
 from velox_eval.records.store import RunFolder, RunStore, StoredRun, load_run
 from velox_eval.runs.environment import package_versions
+from velox_eval.runs.judging import DEFAULT_JUDGING, JudgeOptions, open_judge
 from velox_eval.runs.plan import task_options
 from velox_eval.runs.recorder import RunResult, result_of
 from velox_eval.runs.sample import scored_fields
@@ -38,6 +40,7 @@ def rescore(
     results: Path,
     data: str | None = None,
     judge: str | None = None,
+    judging: JudgeOptions = DEFAULT_JUDGING,
     again: bool = False,
     command: Sequence[str] = (),
 ) -> RunResult:
@@ -46,7 +49,7 @@ def rescore(
     The stored run stays as it is. Costs are those of the run that generated; samples without an answer stay
     failed. `data` says where the task's data is now, `judge` replaces the stored one. Scoring the same run the
     same way twice shows the first result unless `again`. Raises StoreError for a run that is not finished, DataError
-    when the data is not what the run used.
+    when the data is not what the run used, JudgeError for a judge that cannot be asked; nothing is written then.
     """
     stored = load_run(run)
     if stored.header.finished_at is None:
@@ -56,14 +59,17 @@ def rescore(
     choice = stored.header.config.task
     if data is not None:
         choice = choice.model_copy(update={"source": "data", "data": data})
-    task = get_task(choice.name, task_options(choice, stored.header.config.model))
-    the_judge = get_judge(judge or stored.header.config.judge)
+    task = get_task(choice.name, task_options(choice))
+    config = stored.header.config
+    repeats = config.judge_repeats if judging.repeats is None else judging.repeats
+    config = config.model_copy(update={"judge": judge or config.judge, "judge_repeats": repeats})
+    the_judge = open_judge(config.judge, replace(judging, repeats=repeats))
     task_data = task.load()
     _check_data(stored, task, task_data)
-    draft = _draft(stored.header, task, the_judge, judge, Path(run).name)
-    folder = RunStore(results).open(
-        draft.config_hash, lambda run_id: draft.model_copy(update={"run_id": run_id}), again=again
-    )
+    draft, store = _draft(stored.header, task, the_judge, config, Path(run).name), RunStore(results)
+    if again or not store.is_finished(draft.config_hash):
+        the_judge.prepare()
+    folder = store.open(draft.config_hash, lambda run_id: draft.model_copy(update={"run_id": run_id}), again=again)
     with folder:
         if folder.state != "finished":
             answers = _answers(stored, task_data, the_judge)
@@ -90,7 +96,7 @@ def _check_data(stored: StoredRun, task: Task, data: TaskData) -> None:
             raise DataError(f"run {header.run_id}: sample {record.sample_id!r} had another prompt than this task gives")
 
 
-def _draft(old: RunHeader, task: Task, judge: Judge, judge_name: str | None, origin: str) -> RunHeader:
+def _draft(old: RunHeader, task: Task, judge: Judge, config: RunConfig, origin: str) -> RunHeader:
     """The new run's header: the old one with scoring, judge and this package's version as they are now."""
     here = {"velox-eval": package_versions(old.config.method)["velox-eval"]}
     identity = old.identity.model_copy(
@@ -101,7 +107,6 @@ def _draft(old: RunHeader, task: Task, judge: Judge, judge_name: str | None, ori
             "rescored_from": origin,
         }
     )
-    config = old.config.model_copy(update={"judge": judge_name or old.config.judge})
     foreign = old.responses and old.responses.model_copy(update={"rated_by": None})  # points are given anew
     return old.model_copy(
         update={
@@ -132,12 +137,13 @@ def score_answers(
     `before` are the sessions in which they were generated, whose cost the summary counts.
     """
     started, watch = datetime.now(UTC), Stopwatch()
-    for item in answers:
-        if item.fields["sample_id"] in folder.done:
-            continue
+    scored = _scored(task, [item for item in answers if item.fields["sample_id"] not in folder.done])
+    while True:
         with watch.measure("scoring"):
-            scored = {} if item.answer is None else scored_fields(task, item.sample, item.answer, item.judge)
-        folder.append(SampleRecord.model_validate(item.fields | scored))
+            record = next(scored, None)
+        if record is None:
+            break
+        folder.append(record)
     scoring = watch.seconds.get("scoring", 0.0)
     session = Session(
         started_at=started,
@@ -157,3 +163,21 @@ def score_answers(
     folder.update(
         header.model_copy(update={"summary": summarise(task, header, folder.samples), "finished_at": datetime.now(UTC)})
     )
+
+
+def _scored(task: Task, answers: Sequence[Answer]) -> Iterator[SampleRecord]:
+    """Records of the answers, in order; as many are scored at a time as their judges take."""
+
+    def score(item: Answer) -> SampleRecord:
+        scored = {} if item.answer is None else scored_fields(task, item.sample, item.answer, item.judge)
+        return SampleRecord.model_validate(item.fields | scored)
+
+    parallel = max((item.judge.parallel for item in answers), default=1)
+    if parallel == 1:
+        yield from map(score, answers)
+        return
+    workers = ThreadPoolExecutor(parallel, thread_name_prefix="score")
+    try:
+        yield from workers.map(score, answers)
+    finally:
+        workers.shutdown(wait=False, cancel_futures=True)

@@ -13,13 +13,13 @@ from typing import Any
 
 from velox_eval.engine.requests import TeacherForce
 from velox_eval.errors import ConfigError, DataError, unknown_name
-from velox_eval.judges import get_judge
 from velox_eval.judges.base import Judge
 from velox_eval.judges.stored import StoredRatings
 from velox_eval.records.config import Identity, TaskChoice, build_config, canonical_json, config_hash, text_sha256
 from velox_eval.records.schema import DataInfo, MethodInfo, ModelInfo, ResponsesInfo, RunHeader
 from velox_eval.records.store import RunStore
 from velox_eval.runs.environment import package_versions, platform_name, source_revision
+from velox_eval.runs.judging import DEFAULT_JUDGING, JudgeOptions, open_judge
 from velox_eval.runs.matching import MATCHES, MatchedBy, match_rows
 from velox_eval.runs.plan import task_options
 from velox_eval.runs.recorder import RunResult, result_of
@@ -58,6 +58,7 @@ class ResponseOptions:
     variant: str | None = None
     data_seed: int = 0
     judge: str = "rules"
+    judging: JudgeOptions = DEFAULT_JUDGING
     results: Path = Path("results")
     again: bool = False
     command: tuple[str, ...] = ()
@@ -86,14 +87,13 @@ def score_responses(options: ResponseOptions) -> RunResult:
         **{key: getattr(options, key) for key in ("source", "data", "limit", "entries", "variant", "data_seed")},
     )
     task = get_task(options.task, task_options(choice))
-    judge = get_judge(options.judge)
+    judge = open_judge(options.judge, options.judging)
     path = Path(options.responses)
     rows = read_rows(path, get="give JSONL or a JSON array with one answer an object")
     data = task.load()
     prompts = _prompts(task, data)
     matched = match_rows(rows, fields, data, prompts, by=options.match, allow_missing=options.allow_missing)
     given = [(index, _read(row, fields)) for index, row in sorted(matched.rows.items())]
-    judge.prepare()
     answers = [_answer(data, prompts, index, item, judge, options) for index, item in given]
     about = ResponsesInfo(
         file=path.name,
@@ -104,7 +104,10 @@ def score_responses(options: ResponseOptions) -> RunResult:
         rated_by=(options.rated_by or UNKNOWN) if "ratings" in fields else None,
     )
     draft = _draft(options, name, choice, task, data, given, answers[0].judge, about)
-    folder = RunStore(options.results).open(
+    store = RunStore(options.results)
+    if options.again or not store.is_finished(draft.config_hash):
+        judge.prepare()
+    folder = store.open(
         draft.config_hash, lambda run_id: draft.model_copy(update={"run_id": run_id}), again=options.again
     )
     with folder:
@@ -180,7 +183,11 @@ def _draft(
     content = [[key, item.response, item.ratings] for key, (_, item) in zip(ids, given, strict=True)]
     label = f"responses/{name}"
     config = build_config(
-        task={**choice.model_dump(), "source": data.source}, model=options.model, method=label, judge=options.judge
+        task={**choice.model_dump(), "source": data.source},
+        model=options.model,
+        method=label,
+        judge=options.judge,
+        judge_repeats=1 if options.judging.repeats is None else options.judging.repeats,
     )
     claimed = UNKNOWN if options.model == UNKNOWN else f"{UNKNOWN}, claimed to be {options.model}"
     prompts = [

@@ -76,9 +76,14 @@ def announce(plan: Plan, options: RunOptions, observer: Observer) -> None:
 
 
 def open_run(plan: Plan, model: ModelInfo, options: RunOptions) -> RunFolder:
-    """Returns the plan's folder, to be closed: the latest run of it on this model, or a new one."""
-    draft = _draft(plan, model)
-    return RunStore(options.results).open(
+    """Returns the plan's folder, to be closed: the latest run of it on this model, or a new one.
+
+    Raises JudgeError for a judge that cannot be asked, before anything is written.
+    """
+    draft, store = _draft(plan, model), RunStore(options.results)
+    if not plan.compares and (options.again or not store.is_finished(draft.config_hash)):
+        plan.judge.prepare()
+    return store.open(
         draft.config_hash, lambda run_id: draft.model_copy(update={"run_id": run_id}), again=options.again
     )
 
@@ -176,6 +181,7 @@ def _drive(recorder: Recorder, work: Work) -> None:
     """Feeds the recorder from an engine in this process, until all is done, Ctrl-C or an error."""
     todo = recorder.begin()
     try:
+        recorder.score_left()
         with contextlib.closing(_outcomes(recorder, work, todo)) as outcomes:
             for outcome in outcomes:
                 recorder.record(outcome)

@@ -14,6 +14,7 @@ from velox_eval.records.schema import SampleRecord, TeacherForced
 from velox_eval.records.score import Score
 from velox_eval.tasks.base import Sample, Task
 
+JUDGE_NOTES = "judge"  # in a record's details: what a judge that is asked several times tells of itself
 _CACHE_FIELDS = (
     "peak_cache_bytes",
     "peak_total_bytes",
@@ -51,11 +52,14 @@ def sample_record(
 
 def scored_fields(task: Task, sample: Sample, answer: str | TeacherForced, judge: Judge) -> dict[str, Any]:
     """Returns the fields of a record that scoring decides, status included."""
+    notes: dict[str, Any] = {}
     try:
         if isinstance(answer, TeacherForced):
             scored = task.score_comparison(sample, answer)
         else:
-            scored = task.score(sample, answer, judge)
+            asked = judge.for_answer()
+            scored = task.score(sample, answer, asked)
+            notes = asked.notes()
     except VeloxEvalError as error:
         return _failed(task, sample, f"scoring failed: {one_line(str(error))}")
     return {
@@ -63,7 +67,7 @@ def scored_fields(task: Task, sample: Sample, answer: str | TeacherForced, judge
         "error": None,
         **_scores(task, scored.scores),
         "unscored": dict(scored.unscored),
-        "details": dict(scored.details),
+        "details": {**scored.details, **({JUDGE_NOTES: notes} if notes else {})},
     }
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from velox_eval.metrics.uncertainty import ratio_interval
-from velox_eval.records.schema import Cost, RunHeader, RunSummary, SampleRecord, ScoreSummary, Session
+from velox_eval.records.schema import Cost, JudgeSummary, RunHeader, RunSummary, SampleRecord, ScoreSummary, Session
 from velox_eval.records.score import Score, pooled
+from velox_eval.runs.sample import JUDGE_NOTES
 from velox_eval.tasks.base import Task
 
 
@@ -58,6 +60,7 @@ def summarise(task: Task, header: RunHeader, records: Sequence[SampleRecord]) ->
         prefill_tokens_per_second=_rate(cost.prefill_tokens, cost.prefill_seconds),
         batch_sizes=tuple(sorted({size for session in header.sessions for size in session.batch_sizes})),
         mlx_peak_bytes=_largest(session.mlx_peak_bytes for session in header.sessions if session.cost is not None),
+        judging=_judge_summary(ok),
         cost=cost,
     )
 
@@ -80,6 +83,20 @@ def _score_summary(scores: Sequence[Score]) -> ScoreSummary:
         standard_error=interval.standard_error,
         low=interval.low,
         high=interval.high,
+    )
+
+
+def _judge_summary(records: Iterable[SampleRecord]) -> JudgeSummary | None:
+    notes: list[Any] = [record.details[JUDGE_NOTES] for record in records if JUDGE_NOTES in record.details]
+    if not notes:
+        return None
+    spreads = sum(item["spreads"] for item in notes)
+    return JudgeSummary(
+        repeats=max(item["repeats"] for item in notes),
+        questions=sum(item["questions"] for item in notes),
+        disagreement=_score_summary([Score(num=item["differing"], den=item["pairs"]) for item in notes]),
+        unreadable=sum(item["unreadable"] for item in notes),
+        rating_sd=(sum(item["squares"] for item in notes) / spreads) ** 0.5 if spreads else None,
     )
 
 
