@@ -208,9 +208,9 @@ def test_a_score_of_zero_has_its_place_on_a_logarithmic_scale() -> None:
 
 def test_nothing_to_draw_is_none_and_gaps_are_gaps() -> None:
     nights = [datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=day) for day in range(40)]
-    assert plot_trend("KL", ["suite smoke"], nights, {"h2o": [None] * 40}) is None
+    assert plot_trend("KL", "suite smoke", nights, {"h2o": [None] * 40}) is None
     values = [None if day in (3, 39) else 0.1 * day for day in range(40)]
-    figure = plot_trend("KL", ["suite smoke"], nights, {"h2o": values, "full": [1.0] * 40})
+    figure = plot_trend("KL", "suite smoke", nights, {"h2o": values, "full": [1.0] * 40})
     assert labels_of(figure) == {"h2o", "full"}
     assert_apart(figure, "trend")
 

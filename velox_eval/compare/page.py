@@ -59,7 +59,7 @@ def _plots(comparison: Comparison, runs: Mapping[str, StoredRun]) -> str:
     for number, section in enumerate(comparison.sections):
         for index, plot in enumerate(section_plots(section, runs)):
             svg = inline_svg(plot.figure, f"plot-{number}-{index}")
-            figures.append(f'<figure class="plot" data-section="{number}" tabindex="0">{svg}</figure>')
+            figures.append(f'<figure class="plot" data-section="{number}">{svg}</figure>')
     return "\n".join(figures)
 
 

@@ -92,12 +92,12 @@ def plot_speed(section: Section) -> dict[int, Any]:
 
 
 def plot_along(section: Section, arms: Sequence[Arm], runs: Runs, curve: str) -> Any:
-    """Returns `curve` of the runs' summaries along the answer, a line an arm of `arms`."""
+    """Returns `curve` of the runs' summaries along the answer, a line an arm of `arms` that has two places of it."""
     series: list[tuple[str, list[float | None]]] = []
     for arm in arms:
         summary = runs[arm.run_id].header.summary
         values = summary.curves.get(curve) if summary is not None else None
-        if values and any(value is not None for value in values):
+        if values and sum(value is not None for value in values) > 1:
             series.append((line_name(arm), values))
     stem, _, axis = curve.partition("_by_")
     log = stem == "mean_kl" and _spans(value for _, values in series for value in values if value is not None)
@@ -139,7 +139,7 @@ def plot_trend(
     known = {label: values for label, values in series.items() if any(value is not None for value in values)}
     if not known:
         return None
-    axes = framed(what, about, list(known))
+    axes = framed(what, [about], list(known))
     look, ends = looks(known), []
     days = range(len(nights))
     for label, values in known.items():
@@ -211,6 +211,8 @@ def _scatter(
     _scale(axes, [point.y for point in points], log)
     axes.set_xlabel(f"peak cache, {unit} (largest of the samples)", fontsize=TEXT, color=SOFT)
     axes.margins(x=0.04)
+    if not front:  # speeds: a small difference should look small
+        axes.set_ylim(0, max(point.y for point in points) * 1.08)
     _settle(axes)
     label_ends(axes, [End(label, at[-1].x / size, at[-1].y, look[label].colour) for label, at in groups.items()])
     return axes.figure
