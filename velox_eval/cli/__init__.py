@@ -13,6 +13,7 @@ from velox_eval.cli import (
     doctor,
     inspect,
     lm_eval,
+    mechanism,
     methods,
     models,
     nightly,
@@ -43,6 +44,7 @@ app.command("methods")(methods.methods)
 app.command("tasks")(tasks.tasks)
 app.command("calibrate")(calibrate.calibrate)
 app.add_typer(models.app, name="models")
+app.command("mechanism")(mechanism.mechanism)
 app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
 app.command("schema")(schema.schema)
