@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
+from zipfile import BadZipFile
 
 from velox_eval.engine.model_store import cache_directory
 from velox_eval.errors import DataError
@@ -278,6 +279,7 @@ def _fetch(url: str) -> str:
         if os.environ.get(variable, "").strip().lower() not in _OFF:
             raise DataError(_how_to_get(url, f"{variable} is set"))
     import datasets
+    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # the transport's, not always an OSError
 
     datasets.disable_progress_bars()
     # As one text document: the JSON builder may turn the check tables, whose keys differ from row to row, into
@@ -288,7 +290,7 @@ def _fetch(url: str) -> str:
                 "text", data_files={"test": url}, split="test", sample_by="document", cache_dir=cache
             )
             return str(table[0]["text"])
-        except (OSError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        except (OSError, RuntimeError, ValueError, HTTPError, BadZipFile, datasets.exceptions.DatasetsError) as error:
             raise DataError(_how_to_get(url, f"{type(error).__name__}: {str(error).splitlines()[0]}")) from None
 
 
