@@ -27,8 +27,11 @@ class TerminalObserver(Observer):
         self._pause = _TERMINAL_SECONDS if sys.stderr.isatty() else _LOG_SECONDS
 
     def note(self, message: str) -> None:
-        """Prints the sentence on stderr."""
-        err().print(plain(message), soft_wrap=True)
+        """Prints the sentence on stderr, above the bar where there is one."""
+        if self._bar is None:
+            err().print(plain(message), soft_wrap=True)
+        else:
+            self._bar.write(plain(message), file=sys.stderr)
 
     def started(self, samples: int, done: int) -> None:
         """Opens the bar where the run stands."""
@@ -62,15 +65,19 @@ class TerminalObserver(Observer):
         """Advances the bar; says at once why a sample failed."""
         if record.status == "error":
             self._errors += 1
-            self._write(f"sample {record.sample_id} failed: {record.error}")
-        if self._bar is not None:
-            self._bar.update()
+            self.note(f"sample {record.sample_id} failed: {record.error}")
+        self.advance(1)
 
-    def _write(self, message: str) -> None:
-        if self._bar is None:
-            self.note(message)
-        else:
-            self._bar.write(plain(message), file=sys.stderr)
+    def advance(self, samples: int) -> None:
+        """Counts samples that are on record."""
+        if self._bar is not None:
+            self._bar.update(samples)
+
+    def retitle(self, title: str) -> None:
+        """Changes what stands before the bar."""
+        self.title = title
+        if self._bar is not None:
+            self._bar.set_description(plain(title), refresh=False)
 
     def ended(self) -> None:
         """Closes the bar."""

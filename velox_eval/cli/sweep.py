@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from velox_eval.pipelines.cluster_connect import ClusterOptions
     from velox_eval.pipelines.matrix import SweepPlan
     from velox_eval.pipelines.suite import Suite
     from velox_eval.pipelines.sweep import SweepResult
 
 FAILED_RUNS = 1
 CANCELLED = 130
+CLUSTER = "Several machines"
 
 
 def sweep(
@@ -27,6 +29,18 @@ def sweep(
     limit: Annotated[int | None, typer.Option(help="Instead of the tasks' limits: samples of each run.")] = None,
     results: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("results"),
     again: Annotated[bool, typer.Option("--again", help="Start every run anew.")] = False,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(help="Work on this Dask scheduler's workers: tcp://HOST:PORT.", rich_help_panel=CLUSTER),
+    ] = None,
+    local_workers: Annotated[
+        int | None, typer.Option(help="Work in so many processes on this machine.", rich_help_panel=CLUSTER)
+    ] = None,
+    tls_ca: Annotated[
+        Path | None, typer.Option(help="Certificate authority of a tls:// scheduler.", rich_help_panel=CLUSTER)
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="This machine's certificate.", rich_help_panel=CLUSTER)] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key.", rich_help_panel=CLUSTER)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
@@ -37,7 +51,14 @@ def sweep(
     """
     from velox_eval.cli.compare import show as show_comparison
     from velox_eval.cli.console import err, print_json
-    from velox_eval.cli.sweep_view import SweepTerminal, plan_document, run_document, show_plan, show_result
+    from velox_eval.cli.sweep_view import (
+        MatrixTerminal,
+        SweepTerminal,
+        plan_document,
+        run_document,
+        show_plan,
+        show_result,
+    )
     from velox_eval.compare.decide import compare
     from velox_eval.errors import ConfigError
     from velox_eval.pipelines.matrix import plan_sweep
@@ -50,6 +71,7 @@ def sweep(
         return
     if not suite:
         raise ConfigError("no suite named: velox-eval sweep SUITE; --list shows those that come with velox-eval")
+    cluster = _cluster(scheduler, local_workers, tls_ca, tls_cert, tls_key)
     plan = plan_sweep(changed(read_suite(suite), model, limit), results=results, again=again)
     if not as_json:
         show_plan(plan, results)
@@ -57,7 +79,12 @@ def sweep(
         if as_json:
             print_json(plan_document(plan))
         return
-    result = run_sweep(plan, SweepTerminal(quiet=quiet))
+    if cluster is None:
+        result = run_sweep(plan, SweepTerminal(quiet=quiet))
+    else:
+        from velox_eval.pipelines.cluster import sweep_on
+
+        result = sweep_on(cluster, plan, MatrixTerminal(quiet=quiet))
     found = compare([load_run(path) for path in result.folders], split=True) if result.folders else None
     if as_json:
         compared = None if found is None else found.model_dump(mode="json")
@@ -68,6 +95,20 @@ def sweep(
         if found is not None:
             show_comparison(found)
     finish(plan, result, err().print)
+
+
+def _cluster(
+    scheduler: str | None, local_workers: int | None, ca: Path | None, cert: Path | None, key: Path | None
+) -> ClusterOptions | None:
+    """Returns where the work goes; None: this process. Raises ConfigError for options that do not go together."""
+    from velox_eval.errors import ConfigError
+    from velox_eval.pipelines.cluster_connect import ClusterOptions
+
+    if scheduler is None and local_workers is None:
+        if ca or cert or key:
+            raise ConfigError("--tls-ca, --tls-cert and --tls-key are for --scheduler or --local-workers")
+        return None
+    return ClusterOptions(scheduler, local_workers, ca, cert, key)
 
 
 def changed(suite: Suite, models: Sequence[str] | None, limit: int | None) -> Suite:

@@ -23,6 +23,41 @@ class SweepTerminal(TerminalObserver, SweepObserver):
             self.note(f"{run.planned.label}: {run.error}")
 
 
+class MatrixTerminal(TerminalObserver, SweepObserver):
+    """Draws one bar over the samples of all runs, which go on side by side."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        super().__init__(quiet=quiet)
+        self._runs = self._ended = 0
+
+    def sweep_begins(self, runs: int, samples: int) -> None:
+        """Opens the bar."""
+        self._runs = runs
+        self._retitle()
+        super().started(samples, 0)
+
+    def started(self, samples: int, done: int) -> None:
+        """Advances the bar by what one run has on record."""
+        self.advance(done)
+
+    def run_ended(self, run: SweepRun) -> None:
+        """Counts the run; says at once why it failed."""
+        self._ended += 1
+        self._retitle()
+        if run.error is not None and not run.cancelled:
+            self.note(f"{run.planned.label}: {run.error}")
+
+    def ended(self) -> None:
+        """One run's end leaves the bar open."""
+
+    def sweep_ended(self) -> None:
+        """Closes the bar."""
+        super().ended()
+
+    def _retitle(self) -> None:
+        self.retitle(f"{self._ended}/{self._runs} runs")
+
+
 def show_plan(plan: SweepPlan, results: Path) -> None:
     """Prints the runs and what they will take on stdout."""
     from rich.box import SIMPLE_HEAD

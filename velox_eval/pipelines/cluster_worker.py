@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from platform import python_version
@@ -205,10 +204,14 @@ def unpacked_report(fields: Mapping[str, Any]) -> EngineReport:
 
 
 _kept = KeptModel()
-_threads: list[ThreadPoolExecutor] = []
+_pools: list[Any] = []
 
 
 def _on_model_thread(work: Callable[[], T]) -> T:
-    if not _threads:  # at the first order: importing this starts nothing
-        _threads.append(ThreadPoolExecutor(1, thread_name_prefix="velox-eval-model"))
-    return _threads[0].submit(work).result()
+    """Runs `work` on the thread of the model: a daemon, so that the process may end without mlx being taken down."""
+    from distributed.threadpoolexecutor import ThreadPoolExecutor
+
+    if not _pools:  # at the first order: importing this starts nothing
+        _pools.append(ThreadPoolExecutor(1, thread_name_prefix="velox-eval-model"))
+    result: T = _pools[0].submit(work).result()
+    return result
