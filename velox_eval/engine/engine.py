@@ -20,8 +20,9 @@ from velox_eval.engine.admission import Admission, Footprint, footprint, layer_s
 from velox_eval.engine.calibration import find_directions
 from velox_eval.engine.models import LoadedModel
 from velox_eval.engine.requests import EngineReport, Failure, FinishReason, Generate, Generation, Progress, Sampling
-from velox_eval.engine.sampling import choose, sample_seed
-from velox_eval.engine.text import read_prompt, stop_position
+from velox_eval.engine.sampling import choose, sample_seed, without
+from velox_eval.engine.text import cut_prompt, read_prompt, stop_position
+from velox_eval.engine.truncation import cut_middle
 from velox_eval.errors import ConfigError, VeloxEvalError
 from velox_eval.methods import MethodConfig
 from velox_eval.mlx import mx
@@ -41,6 +42,7 @@ class Ready:
     max_tokens: int
     session: MethodSession
     footprint: Footprint | None  # where there is a memory limit
+    cut_tokens: int = 0  # tokens of the prompt that are left out
 
     @property
     def beyond_context(self) -> bool:
@@ -189,21 +191,33 @@ class Engine:
             mx.eval(self.model(mx.zeros((1, length), mx.int32), cache=session.caches))
         shapes = [] if self.memory_limit is None else layer_shapes(session)
         most = None if self.batch_size == "auto" else self.batch_size
-        self._admission = Admission(most, self.memory_limit, shapes)
+        self.admission = Admission(most, self.memory_limit, shapes)
 
     def prepare(self, request: Generate) -> Ready:
         """Returns the request with its tokens, room and caches. Raises ConfigError when there is no room for it."""
         prompt = read_prompt(self.loaded.tokenizer, request, parts=not self.method.variant.query_aware)
-        count, context = len(prompt.tokens), self.loaded.context_length
+        count = len(prompt.tokens)
+        context = self.loaded.context_length
+        request, cut = cut_middle(self.loaded.tokenizer, request, context)
         if not count:
             raise ConfigError("the prompt is empty")
         room = request.max_tokens if context is None else min(request.max_tokens, context - count)
         if room < 1:
+        if request.cut_left and context is not None and count + request.max_tokens > context:
+            if request.max_tokens >= context:
+                raise ConfigError(f"max_tokens={request.max_tokens} leaves no room in the model's context of {context}")
+            cut = count + request.max_tokens - context
+            prompt, count = cut_prompt(prompt, cut), count - cut
             raise ConfigError(f"the prompt's {count} tokens leave no room in the model's context of {context}")
         budget = self.method.budget_for(count + room)
         needs = None
+        return replace(self.place(request, prompt, room), cut_tokens=cut)
+
+    def place(self, request: Generate, prompt: Prompt, room: int) -> Ready:
+        """Returns the request with fresh caches for these tokens and `room` more."""
+        count = len(prompt.tokens)
         if self.memory_limit is not None:
-            needs = footprint(self._session(budget), self._admission.shapes, count, room, self.prefill_step)
+            needs = footprint(self._session(budget), self.admission.shapes, count, room, self.prefill_step)
         return Ready(request, prompt, room, self._session(budget, sample_seed(request.sample_id)), needs)
 
     def read(self, ready: Ready) -> tuple[mx.array, float]:
@@ -229,6 +243,8 @@ class Engine:
         logits, compressed = self.read(ready)
         first = choose(logits, [(ready.request.sample_id, 0)], self.sampling)
         now = time.perf_counter()
+        if ready.request.never_empty:
+            logits = without(logits, self._ends_at_once(ready.request))
         self.count_prefill(len(ready.prompt.tokens), now - began)
         return _Sequence(ready, now - began, compressed, now, first, now)
 
@@ -245,8 +261,17 @@ class Engine:
 
     def _finish_reason(self, sequence: _Sequence) -> FinishReason | None:
         if sequence.tokens[-1] in self.loaded.tokenizer.eos_token_ids:
+    def _stop_position(self, sequence: _Sequence, tokens: Sequence[int]) -> int | None:
+        request = sequence.request
+        return stop_position(self.loaded.tokenizer, tokens, request.stop, after=request.stop_after)
+
+    def _ends_at_once(self, request: Generate) -> list[int]:
+        """The tokens that as the first one would end the answer: end of text, and each stop string's last token."""
+        stops = [self.encode(text)[-1] for text in request.stop if text]
+        return [*self.loaded.tokenizer.eos_token_ids, *stops]
+
             return "eos"
-        if stop_position(self.loaded.tokenizer, sequence.tokens, sequence.request.stop) is not None:
+        if self._stop_position(sequence, sequence.tokens) is not None:
             return "stop"
         return "length" if len(sequence.tokens) >= sequence.ready.max_tokens else None
 
@@ -254,7 +279,7 @@ class Engine:
         tokens = sequence.tokens[:-1] if reason == "eos" else sequence.tokens
         text = self.loaded.tokenizer.decode(tokens)
         if reason == "stop":
-            text = text[: stop_position(self.loaded.tokenizer, tokens, sequence.request.stop)]
+            text = text[: self._stop_position(sequence, tokens)]
         return Generation(
             sample_id=sequence.request.sample_id,
             prompt_tokens=len(sequence.ready.prompt.tokens),
@@ -268,6 +293,7 @@ class Engine:
             cache=cache_use(caches, index),
         )
 
+            cut_tokens=sequence.ready.cut_tokens,
 
 class _Waiting:
     """Requests that have not started; the next one starts when the admission says it fits."""
@@ -286,15 +312,13 @@ class _Waiting:
                 return
             batch.join(self.parked)
             self.parked = None
-        while len(batch) < engine._admission.most:
+        while len(batch) < engine.admission.most:
             request = self.next.request if self.next is not None else next(self.requests, None)
             if request is None:
                 return
             try:
                 self.next = self.next or engine.prepare(request)
-                if self.next.footprint is not None and not engine._admission.fits(
-                    batch.footprints, self.next.footprint
-                ):
+                if self.next.footprint is not None and not engine.admission.fits(batch.footprints, self.next.footprint):
                     return
                 ready, self.next = self.next, None
                 sequence = engine._prefill(ready)
@@ -315,7 +339,7 @@ class _Waiting:
                 return
 
     def _fits(self, batch: _Batch, ready: Ready) -> bool:
-        return ready.footprint is None or self.engine._admission.fits(batch.footprints, ready.footprint, prefilled=True)
+        return ready.footprint is None or self.engine.admission.fits(batch.footprints, ready.footprint, prefilled=True)
 
 
 class _Batch:

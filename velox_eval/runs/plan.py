@@ -94,7 +94,7 @@ def make_plan(options: RunOptions, like: Plan | None = None) -> Plan:
     _config(options, options.source, options.settings, options.budget)
     if not 0 <= options.max_error_share <= 1:
         raise ConfigError(f"max_error_share={options.max_error_share}: must be from 0 to 1")
-    task = like.task if like else get_task(options.task, task_options(task_choice(options)))
+    task = like.task if like else get_task(options.task, task_options(task_choice(options), options.model))
     method = _method(options, task)
     judge = open_judge(options.judge, options.judging)
     data = like.data if like else task.load()

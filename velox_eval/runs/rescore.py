@@ -59,7 +59,7 @@ def rescore(
     choice = stored.header.config.task
     if data is not None:
         choice = choice.model_copy(update={"source": "data", "data": data})
-    task = get_task(choice.name, task_options(choice))
+    task = get_task(choice.name, task_options(choice, stored.header.config.model))
     config = stored.header.config
     repeats = config.judge_repeats if judging.repeats is None else judging.repeats
     config = config.model_copy(update={"judge": judge or config.judge, "judge_repeats": repeats})

@@ -11,7 +11,7 @@ from pathlib import Path
 from platform import python_version
 from typing import Any
 
-from velox_eval.engine.requests import TeacherForce
+from velox_eval.engine.requests import Generate
 from velox_eval.errors import ConfigError, DataError, unknown_name
 from velox_eval.judges.base import Judge
 from velox_eval.judges.stored import StoredRatings
@@ -138,8 +138,8 @@ def _prompts(task: Task, data: TaskData) -> list[str]:
     requests = [task.request(sample) for sample in data.samples]
     if not requests:
         raise DataError(f"{task.info.name}: {data.origin} holds no samples")
-    if isinstance(requests[0], TeacherForce):
-        raise ConfigError(f"task {task.info.name} compares a method with the full cache; it has no answers to score")
+    if not isinstance(requests[0], Generate):
+        raise ConfigError(f"task {task.info.name} measures a model's probabilities; it has no answers to score")
     return [request.prompt for request in requests]
 
 

@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from platform import python_version
 from typing import TYPE_CHECKING, Any, cast
 
-from velox_eval.engine.requests import Outcome, Progress, Request, Sampling
+from velox_eval.engine.requests import LogLikelihood, Outcome, Progress, Request, Sampling, TeacherForce
 from velox_eval.errors import VeloxEvalError
+from velox_eval.methods import MethodConfig
 from velox_eval.records.config import Identity, config_hash
 from velox_eval.records.schema import (
     DataInfo,
@@ -26,6 +27,7 @@ from velox_eval.runs.recorder import Recorder, RunResult, result_of
 if TYPE_CHECKING:
     from velox_eval.engine.engine import Engine
     from velox_eval.engine.fidelity import Fidelity
+    from velox_eval.engine.likelihood import Likelihood
     from velox_eval.engine.models import LoadedModel
 
 
@@ -51,7 +53,7 @@ def run(
     plan = plan or make_plan(options)
     announce(plan, options, observer)
     loaded = (load or load_model)(options.model)
-    engine, work = build_engine(plan, loaded, options)
+    engine, work = build_engine(plan.method, plan.requests[0], loaded, options)
     with open_run(plan, model_info(loaded), options) as folder:
         if folder.state != "finished":
             recorder = Recorder(
@@ -101,22 +103,28 @@ def model_info(loaded: LoadedModel) -> ModelInfo:
     )
 
 
-def build_engine(plan: Plan, loaded: LoadedModel, options: RunOptions) -> tuple[Engine | Fidelity, Work]:
-    """Returns what answers the plan's requests, and its method that does.
+def build_engine(
+    method: MethodConfig, request: Request, loaded: LoadedModel, options: RunOptions
+) -> tuple[Engine | Fidelity | Likelihood, Work]:
+    """Returns what answers requests of the kind of `request`, and its method that does.
 
     Raises ConfigError / MethodError for settings that cannot work on the model.
     """
     from velox_eval.engine.engine import Engine
     from velox_eval.engine.fidelity import Fidelity
+    from velox_eval.engine.likelihood import Likelihood
 
     settings: dict[str, Any] = {
         name: getattr(options, name) for name in ("prefill_step", "evict_block", "batch_size", "memory_limit")
     }
-    if plan.compares:
-        fidelity = Fidelity(loaded, plan.method, **settings)
+    if isinstance(request, TeacherForce):
+        fidelity = Fidelity(loaded, method, **settings)
         return fidelity, fidelity.compare
+    if isinstance(request, LogLikelihood):
+        likelihood = Likelihood(loaded, method, **settings)
+        return likelihood, likelihood.measure
     sampling = Sampling(options.temperature, options.top_p, options.seed)
-    engine = Engine(loaded, plan.method, sampling=sampling, **settings)
+    engine = Engine(loaded, method, sampling=sampling, **settings)
     return engine, engine.generate
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from velox_eval.engine.requests import Comparison, Failure, Generation, Outcome, Request
+from velox_eval.engine.requests import Comparison, Failure, Generation, Outcome, Request, ScoredPairs
 from velox_eval.errors import VeloxEvalError
 from velox_eval.judges.base import Judge
 from velox_eval.metrics.repetition import repetition_rate
 from velox_eval.records.config import text_sha256
-from velox_eval.records.schema import SampleRecord, TeacherForced
+from velox_eval.records.schema import Likelihoods, SampleRecord, TeacherForced
 from velox_eval.records.score import Score
 from velox_eval.tasks.base import Sample, Task
 
@@ -43,19 +43,26 @@ def sample_record(
     }
     if isinstance(outcome, Failure):
         return SampleRecord(**fields, **_failed(task, sample, one_line(outcome.error)))
-    fields |= _cost(outcome)
+    fields |= cost_fields(outcome)
     if isinstance(outcome, Comparison):
         compared = _teacher_forced(outcome)
         return SampleRecord(**fields, teacher_forced=compared, **scored_fields(task, sample, compared, judge))
+    if isinstance(outcome, ScoredPairs):
+        found = Likelihoods(logprobs=_digits(outcome.logprobs), greedy=outcome.greedy, tokens=outcome.tokens)
+        return SampleRecord(**fields, likelihoods=found, **scored_fields(task, sample, found, judge))
     return SampleRecord(**fields, **_answer(outcome), **scored_fields(task, sample, outcome.text, judge))
 
 
-def scored_fields(task: Task, sample: Sample, answer: str | TeacherForced, judge: Judge) -> dict[str, Any]:
+def scored_fields(
+    task: Task, sample: Sample, answer: str | TeacherForced | Likelihoods, judge: Judge
+) -> dict[str, Any]:
     """Returns the fields of a record that scoring decides, status included."""
     notes: dict[str, Any] = {}
     try:
         if isinstance(answer, TeacherForced):
             scored = task.score_comparison(sample, answer)
+        elif isinstance(answer, Likelihoods):
+            scored = task.score_likelihoods(sample, answer)
         else:
             asked = judge.for_answer()
             scored = task.score(sample, answer, asked)
@@ -81,7 +88,8 @@ def _scores(task: Task, scores: Mapping[str, Score]) -> dict[str, Any]:
     return {"scores": dict(scores), "accuracy": accuracy.value if accuracy else None}
 
 
-def _cost(outcome: Generation | Comparison) -> dict[str, Any]:
+def cost_fields(outcome: Generation | Comparison | ScoredPairs) -> dict[str, Any]:
+    """Returns the fields of a record that say what an outcome cost."""
     names = (
         "prompt_tokens",
         "beyond_context",
@@ -92,24 +100,26 @@ def _cost(outcome: Generation | Comparison) -> dict[str, Any]:
     )
     return {
         **{name: getattr(outcome, name) for name in names},
+        "cut_tokens": None if isinstance(outcome, Comparison) else outcome.cut_tokens,
         **{name: getattr(outcome.cache, name) for name in _CACHE_FIELDS},
     }
 
 
 def _teacher_forced(outcome: Comparison) -> TeacherForced:
-    """The comparison as it is stored, float32 with its digits; scores are those of the stored numbers."""
-
-    def digits(values: Sequence[float]) -> tuple[float, ...]:
-        return tuple(float(f"{value:.8g}") for value in values)
-
+    """The comparison as it is stored; scores are those of the stored numbers."""
     return TeacherForced(
         text=outcome.text,
         tokens=outcome.tokens,
-        kl=digits(outcome.kl),
+        kl=_digits(outcome.kl),
         agree=outcome.agree,
-        full_logprob=digits(outcome.full_logprob),
-        method_logprob=digits(outcome.method_logprob),
+        full_logprob=_digits(outcome.full_logprob),
+        method_logprob=_digits(outcome.method_logprob),
     )
+
+
+def _digits(values: Sequence[float]) -> tuple[float, ...]:
+    """Float32 numbers with their digits and no more."""
+    return tuple(float(f"{value:.8g}") for value in values)
 
 
 def _answer(generation: Generation) -> dict[str, Any]:

@@ -22,6 +22,7 @@ def summarise(task: Task, header: RunHeader, records: Sequence[SampleRecord]) ->
     names = sorted({name for record in records for name in record.scores})
     scores = {name: _score_summary(_scores(records, name)) for name in names}
     derived = task.derived({name: score.value for name, score in scores.items()})
+    derived |= task.aggregated([record.details for record in ok])
     primary = scores.get(task.info.primary) or ScoreSummary(value=derived.get(task.info.primary), n=len(records))
     cost = total_cost(header.sessions)
     return RunSummary(
