@@ -15,10 +15,11 @@ def by_hand(kept: list[int], protected: int) -> dict[str, float]:
     keys, values = (rng.normal(size=(1, 10, DIM)).astype(np.float16) for _ in range(2))
     relevant = np.isin(np.arange(10), [5, 6, 9])[None]
     region = (np.arange(10) >= 4)[None]
-    data = Streams(keys, values, keys, rng.normal(size=(1, 3, DIM)).astype(np.float32), relevant, region, (0,))
+    probes = rng.normal(size=(1, 3, DIM)).astype(np.float32)
+    data = Streams((0,), keys, values, keys, probes, relevant, region)
     positions = np.array([kept])
     rows = [np.take_along_axis(a, positions[..., None], axis=1).astype(np.float32) for a in (keys, values)]
-    return {name: float(value[0]) for name, value in measured(Kept(positions, *rows, protected), data, 5).items()}
+    return {name: float(value[0]) for name, value in measured(Kept(protected, positions, *rows), data, 5).items()}
 
 
 def test_counts() -> None:
@@ -47,4 +48,6 @@ def test_attention_output_is_softmax_attention() -> None:
         for p in range(3):
             logits = [float(np.dot(queries[s, p], key)) / DIM**0.5 for key in keys[s]]
             weights = np.exp(logits) / np.sum(np.exp(logits))
-            np.testing.assert_allclose(out[s, p], sum(w * v for w, v in zip(weights, values[s], strict=True)), atol=1e-12)
+            np.testing.assert_allclose(
+                out[s, p], sum(w * v for w, v in zip(weights, values[s], strict=True)), atol=1e-12
+            )

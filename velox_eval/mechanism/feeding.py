@@ -27,10 +27,10 @@ FLUSH = 16  # rows between evaluations, to keep the graph short
 class Kept:
     """What a method held at the end of S streams: n rows each, ascending by position."""
 
+    protected: int  # newest rows kept whatever they are worth
     positions: Array  # int [S, n]
     keys: Array  # float32 [S, n, DIM]
     values: Array  # float32 [S, n, DIM], merged ones as they are
-    protected: int  # newest rows kept whatever they are worth
 
 
 def keep(method: MethodConfig, data: Streams, block: int | None = 1) -> Kept:
@@ -45,10 +45,8 @@ def keep(method: MethodConfig, data: Streams, block: int | None = 1) -> Kept:
         _keep(method, data.select(places[start : start + size]), block, _protected(one, method))
         for start in range(0, len(data.seeds), size)
     ]
-    return Kept(
-        *(np.concatenate([getattr(part, name) for part in parts]) for name in ("positions", "keys", "values")),
-        protected=_protected(one, method),
-    )
+    arrays = zip(*((part.positions, part.keys, part.values) for part in parts), strict=True)
+    return Kept(_protected(one, method), *(np.concatenate(array) for array in arrays))
 
 
 def policy_for(method: MethodConfig, data: Streams, seed: int = 0) -> Policy:
@@ -95,12 +93,12 @@ def _keep(method: MethodConfig, data: Streams, block: int | None, protected: int
     ]
     if block != 1 or cuts_once(policy):
         cache = _joined(made, keys, values, queries) if drawing else made[0]
-        _feed(cache, keys, values, queries, cache.tokens_seen[0], data.length)
+        _feed(cache, cache.tokens_seen[0], data.length, keys, values, queries)
         _finish(cache, keys, values, queries)
     else:
         cache = _joined(made, keys, values, queries)
         for row in range(cache.tokens_seen[0], data.length):
-            _feed(cache, keys, values, queries, row, row + 1)
+            _feed(cache, row, row + 1, keys, values, queries)
             if row % FLUSH == 0:
                 mx.eval(cache.state)
     return _kept(cache, protected)
@@ -111,11 +109,11 @@ def _joined(caches: list[EvictionCache], *rows: mx.array) -> EvictionCache:
     if len(caches) == 1:
         return caches[0]
     for at, cache in enumerate(caches):
-        _feed(cache, *(array[at : at + 1] for array in rows), 0, 1)
+        _feed(cache, 0, 1, *(array[at : at + 1] for array in rows))
     return EvictionCache.stack(caches)
 
 
-def _feed(cache: EvictionCache, keys: mx.array, values: mx.array, queries: mx.array, start: int, end: int) -> None:
+def _feed(cache: EvictionCache, start: int, end: int, keys: mx.array, values: mx.array, queries: mx.array) -> None:
     cache.update_and_fetch(keys[:, :, start:end], values[:, :, start:end])
     if cache.awaits_queries:
         cache.attended(queries[:, :, start:end], SCALE)
@@ -130,7 +128,7 @@ def _finish(cache: EvictionCache, keys: mx.array, values: mx.array, queries: mx.
         for now in passes(SINKS, length, int(policy.params["chunk"]), length):
             shared["pass"] = now
             with rewound(cache, length):
-                _feed(cache, keys, values, queries, now.start, now.end)
+                _feed(cache, now.start, now.end, keys, values, queries)
             del shared["pass"]
     cache.finish_prompt()
 
@@ -143,7 +141,7 @@ def _kept(cache: EvictionCache, protected: int) -> Kept:
     order = order[:, : cache.rows[0]]
     rows = [np.array(array.astype(mx.float32))[:, 0] for array in (slots.keys, slots.values)]
     return Kept(
+        protected,
         np.take_along_axis(positions, order, axis=1),
         *(np.take_along_axis(array, order[..., None], axis=1) for array in rows),
-        protected=protected,
     )

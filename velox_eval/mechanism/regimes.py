@@ -47,7 +47,7 @@ class Draws:
     def of(cls, seed: int, length: int) -> Draws:
         """Returns the draws of a data seed for streams of `length` rows."""
         rng = np.random.default_rng([seed, length])
-        return cls(*(rng.normal(size=(length, DIM)) for _ in range(4)), rng.normal(size=(PROBES, DIM)))
+        return cls(*(rng.normal(size=(rows, DIM)) for rows in (length, length, length, length, PROBES)))
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,13 @@ class Regime:
 class Streams:
     """S streams of T rows: float16 as a cache is fed, and what is relevant in them."""
 
+    seeds: tuple[int, ...]  # of each stream
     keys: Array  # float16 [S, T, DIM]
     values: Array  # float16 [S, T, DIM]
     queries: Array  # float16 [S, T, DIM]
     probes: Array  # float32 [S, PROBES, DIM]
     relevant: Array  # bool [S, T]
     region: Array  # bool [S, T]
-    seeds: tuple[int, ...]  # of each stream
 
     @property
     def length(self) -> int:
@@ -93,13 +93,13 @@ class Streams:
     def select(self, which: Array) -> Streams:
         """Returns these streams, in this order."""
         arrays = (self.keys, self.values, self.queries, self.probes, self.relevant, self.region)
-        return Streams(*(array[which] for array in arrays), tuple(self.seeds[at] for at in which))
+        return Streams(tuple(self.seeds[at] for at in which), *(array[which] for array in arrays))
 
 
 def streams(regimes: list[Regime], seeds: range, length: int) -> Streams:
     """Returns one stream a regime and seed, regimes outermost."""
     made = [_stream(regime.plan(length), Draws.of(seed, length)) for regime in regimes for seed in seeds]
-    return Streams(*(np.stack(arrays) for arrays in zip(*made, strict=True)), tuple(seeds) * len(regimes))
+    return Streams(tuple(seeds) * len(regimes), *(np.stack(arrays) for arrays in zip(*made, strict=True)))
 
 
 def _stream(plan: Plan, draws: Draws) -> tuple[Array, ...]:
