@@ -195,27 +195,27 @@ class Engine:
 
     def prepare(self, request: Generate) -> Ready:
         """Returns the request with its tokens, room and caches. Raises ConfigError when there is no room for it."""
-        prompt = read_prompt(self.loaded.tokenizer, request, parts=not self.method.variant.query_aware)
-        count = len(prompt.tokens)
         context = self.loaded.context_length
         request, cut = cut_middle(self.loaded.tokenizer, request, context)
+        prompt = read_prompt(self.loaded.tokenizer, request, parts=not self.method.variant.query_aware)
+        count = len(prompt.tokens)
         if not count:
             raise ConfigError("the prompt is empty")
-        room = request.max_tokens if context is None else min(request.max_tokens, context - count)
-        if room < 1:
         if request.cut_left and context is not None and count + request.max_tokens > context:
             if request.max_tokens >= context:
                 raise ConfigError(f"max_tokens={request.max_tokens} leaves no room in the model's context of {context}")
             cut = count + request.max_tokens - context
             prompt, count = cut_prompt(prompt, cut), count - cut
+        room = request.max_tokens if context is None else min(request.max_tokens, context - count)
+        if room < 1:
             raise ConfigError(f"the prompt's {count} tokens leave no room in the model's context of {context}")
-        budget = self.method.budget_for(count + room)
-        needs = None
         return replace(self.place(request, prompt, room), cut_tokens=cut)
 
     def place(self, request: Generate, prompt: Prompt, room: int) -> Ready:
         """Returns the request with fresh caches for these tokens and `room` more."""
         count = len(prompt.tokens)
+        budget = self.method.budget_for(count + room)
+        needs = None
         if self.memory_limit is not None:
             needs = footprint(self._session(budget), self.admission.shapes, count, room, self.prefill_step)
         return Ready(request, prompt, room, self._session(budget, sample_seed(request.sample_id)), needs)
@@ -241,10 +241,10 @@ class Engine:
     def _prefill(self, ready: Ready) -> _Sequence:
         began = time.perf_counter()
         logits, compressed = self.read(ready)
-        first = choose(logits, [(ready.request.sample_id, 0)], self.sampling)
-        now = time.perf_counter()
         if ready.request.never_empty:
             logits = without(logits, self._ends_at_once(ready.request))
+        first = choose(logits, [(ready.request.sample_id, 0)], self.sampling)
+        now = time.perf_counter()
         self.count_prefill(len(ready.prompt.tokens), now - began)
         return _Sequence(ready, now - began, compressed, now, first, now)
 
@@ -259,8 +259,6 @@ class Engine:
         self._decode_tokens += sequences
         self._decode_seconds += seconds
 
-    def _finish_reason(self, sequence: _Sequence) -> FinishReason | None:
-        if sequence.tokens[-1] in self.loaded.tokenizer.eos_token_ids:
     def _stop_position(self, sequence: _Sequence, tokens: Sequence[int]) -> int | None:
         request = sequence.request
         return stop_position(self.loaded.tokenizer, tokens, request.stop, after=request.stop_after)
@@ -270,6 +268,8 @@ class Engine:
         stops = [self.encode(text)[-1] for text in request.stop if text]
         return [*self.loaded.tokenizer.eos_token_ids, *stops]
 
+    def _finish_reason(self, sequence: _Sequence) -> FinishReason | None:
+        if sequence.tokens[-1] in self.loaded.tokenizer.eos_token_ids:
             return "eos"
         if self._stop_position(sequence, sequence.tokens) is not None:
             return "stop"
@@ -291,9 +291,9 @@ class Engine:
             compress_seconds=sequence.compress_seconds,
             decode_seconds=sequence.ended - sequence.started,
             cache=cache_use(caches, index),
+            cut_tokens=sequence.ready.cut_tokens,
         )
 
-            cut_tokens=sequence.ready.cut_tokens,
 
 class _Waiting:
     """Requests that have not started; the next one starts when the admission says it fits."""
