@@ -17,6 +17,7 @@ from velox_eval.cli import (
     methods,
     models,
     nightly,
+    page,
     run,
     schema,
     score,
@@ -38,6 +39,7 @@ app.command("score")(score.score)
 app.command("sweep")(sweep.sweep)
 app.command("nightly")(nightly.nightly)
 app.command("compare")(compare.compare)
+app.command("page")(page.page)
 app.command("inspect")(inspect.inspect)
 app.command("lm-eval", context_settings=lm_eval.PASSED_ON, add_help_option=False)(lm_eval.lm_eval)
 app.command("methods")(methods.methods)

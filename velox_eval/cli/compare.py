@@ -13,33 +13,42 @@ if TYPE_CHECKING:
 
     from velox_eval.compare.comparison import Comparison
     from velox_eval.compare.table import Grid
+    from velox_eval.records.store import StoredRun
 
 FORMATS = ("table", "md", "csv", "json")
 READABLE = 100  # columns that the narrow table needs
+NAME = 19  # columns of them for a method
 WIDE = 400
 TESTS = "Tests"
 OUTPUT = "Output"
 
 
+Runs = Annotated[list[str], typer.Argument(help="Run folders, run ids under --results, or folders of runs.")]
+Baseline = Annotated[
+    str, typer.Option(help="Method, arm (streaming_llm@128) or run id that all are compared with; none: no one.")
+]
+Score = Annotated[str | None, typer.Option(help="Another score than the task's primary one.")]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME,...", help="Conditions that may differ: prefill_step, judge, versions, ..."),
+]
+Margin = Annotated[
+    float | None, typer.Option(help="A loss that counts as none, in units of the score.", rich_help_panel=TESTS)
+]
+Alpha = Annotated[float, typer.Option(help="Level of the tests.", rich_help_panel=TESTS)]
+Unfinished = Annotated[bool, typer.Option("--unfinished", help="Take unfinished runs on the samples they have.")]
+Results = Annotated[Path, typer.Option(help="Folder in which run ids are looked up.")]
+
+
 def compare(
-    runs: Annotated[list[str], typer.Argument(help="Run folders, run ids under --results, or folders of runs.")],
-    baseline: Annotated[
-        str, typer.Option(help="Method, arm (streaming_llm@128) or run id that all are compared with; none: no one.")
-    ] = "full",
-    score: Annotated[str | None, typer.Option(help="Another score than the task's primary one.")] = None,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME,...", help="Conditions that may differ: prefill_step, judge, versions, ..."),
-    ] = None,
-    margin: Annotated[
-        float | None,
-        typer.Option(help="A loss that counts as none, in units of the score.", rich_help_panel=TESTS),
-    ] = None,
-    alpha: Annotated[float, typer.Option(help="Level of the tests.", rich_help_panel=TESTS)] = 0.05,
-    unfinished: Annotated[
-        bool, typer.Option("--unfinished", help="Take unfinished runs on the samples they have.")
-    ] = False,
-    results: Annotated[Path, typer.Option(help="Folder in which run ids are looked up.")] = Path("results"),
+    runs: Runs,
+    baseline: Baseline = "full",
+    score: Score = None,
+    allow: Allow = None,
+    margin: Margin = None,
+    alpha: Alpha = 0.05,
+    unfinished: Unfinished = False,
+    results: Results = Path("results"),
     format_: Annotated[
         str | None,
         typer.Option("--format", help="table, md, csv or json. (default: by FILE's ending)", rich_help_panel=OUTPUT),
@@ -48,19 +57,51 @@ def compare(
         Path | None, typer.Option("--output", "-o", help="Write to this file.", rich_help_panel=OUTPUT)
     ] = None,
     wide: Annotated[bool, typer.Option("--wide", help="All columns.", rich_help_panel=OUTPUT)] = False,
+    plots: Annotated[
+        Path | None, typer.Option(help="Also draw, as SVG and PNG, into this folder.", rich_help_panel=OUTPUT)
+    ] = None,
 ) -> None:
     """Compare finished runs with a baseline, sample by sample, and say what these samples can tell.
 
     Runs that are named are compared or refused. Of a folder, runs that may be compared make a table each, and what
     cannot be compared is listed; of several runs of one method at one budget the newest counts.
     """
+    form = _format(format_, output)
+    if plots is not None:
+        from velox_eval.runs.figures import require_matplotlib
+
+        require_matplotlib()
+    found, by_id = compared(runs, results, baseline, score, allow, margin, alpha, unfinished)
+    if form == "table":
+        show(found, output, wide=wide)
+    else:
+        _write(_text(found, form), output)
+    if plots is not None:
+        from velox_eval.cli.console import err, plain
+        from velox_eval.compare.plot_files import write_plots
+
+        paths = write_plots(found, by_id, plots)
+        err().print(f"plots: {len(paths)} files in {plain(str(plots))}", soft_wrap=True)
+
+
+def compared(
+    runs: list[str],
+    results: Path,
+    baseline: str,
+    score: str | None,
+    allow: list[str] | None,
+    margin: float | None,
+    alpha: float,
+    unfinished: bool,
+) -> tuple[Comparison, dict[str, StoredRun]]:
+    """Returns the comparison that was asked for, and the runs by id."""
     from velox_eval.compare.decide import compare as compare_runs
     from velox_eval.compare.decide import is_results_folder, load_runs
 
-    form = _format(format_, output)
     folders = [path for path in runs if is_results_folder(path)]
+    loaded = load_runs(runs, results)
     found = compare_runs(
-        load_runs(runs, results),
+        loaded,
         baseline,
         allow=[name for text in allow or [] for name in text.split(",")],
         score=score,
@@ -70,10 +111,7 @@ def compare(
         repeats=not folders,
         unfinished=unfinished,
     )
-    if form == "table":
-        show(found, output, wide=wide)
-    else:
-        _write(_text(found, form), output)
+    return found, {run.header.run_id: run for run in loaded}
 
 
 def _format(asked: str | None, output: Path | None) -> str:
@@ -147,8 +185,8 @@ def _print_grid(table: Grid, console: Console, *, wide: bool) -> None:
     from velox_eval.cli.console import plain
 
     shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_lines=False)
-    for title in table.titles:
-        shown.add_column(title, no_wrap=wide, overflow="fold")
+    for place, title in enumerate(table.titles):
+        shown.add_column(title, no_wrap=wide, overflow="fold", min_width=None if wide else NAME if not place else 7)
     for row in table.rows:
         shown.add_row(*(plain(cell) for cell in row))
     console.print(shown)

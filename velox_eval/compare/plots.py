@@ -132,9 +132,7 @@ def plot_repetition(section: Section, arms: Sequence[Arm], runs: Runs, n: int = 
     )
 
 
-def plot_trend(
-    what: str, about: Sequence[str], nights: Sequence[datetime], series: Mapping[str, Sequence[float | None]]
-) -> Any:
+def plot_trend(what: str, about: str, nights: Sequence[datetime], series: Mapping[str, Sequence[float | None]]) -> Any:
     """Returns `series` over `nights`: by name, a value a night, None where that night gave none."""
     known = {label: values for label, values in series.items() if any(value is not None for value in values)}
     if not known:
