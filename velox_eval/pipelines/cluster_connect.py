@@ -18,7 +18,7 @@ from velox_eval.errors import ClusterError, ConfigError
 
 RESOURCE = "velox-eval"  # one a worker: orders take it, so that one runs at a time
 LOOPBACK = "127.0.0.1"
-CONNECT_SECONDS = 30.0
+
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -32,7 +32,7 @@ class ClusterOptions:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     tries: int = 3  # of an order whose worker died without finishing a sample
-    patience: float = 60.0  # seconds without any worker
+    patience: float = 60.0  # seconds without a scheduler, or without any worker
 
     def __post_init__(self) -> None:
         """Raises ConfigError for options that do not go together."""
@@ -94,7 +94,7 @@ def connected(options: ClusterOptions, note: Callable[[str], None]) -> Iterator[
             yield client
         return
     try:
-        client = Client(options.scheduler, security=security, timeout=CONNECT_SECONDS, set_as_default=False)
+        client = Client(options.scheduler, security=security, timeout=options.patience, set_as_default=False)
     except OSError as error:
         why = " ".join(str(error).split())
         raise ClusterError(

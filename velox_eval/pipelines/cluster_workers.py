@@ -88,7 +88,7 @@ class Workers:
     def _lost(self) -> ClusterError:
         where = self.options.scheduler or "the local cluster"
         return ClusterError(
-            f"the scheduler at {where} is gone; what was finished is on record, the same command goes on"
+            f"the scheduler at {where} is gone; what is done is on record, the same command goes on"
         )
 
     def _meet(self, worker: Worker, info: Mapping[str, Any]) -> None:
