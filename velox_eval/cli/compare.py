@@ -186,7 +186,7 @@ def _print_grid(table: Grid, console: Console, *, wide: bool) -> None:
 
     shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_lines=False)
     for place, title in enumerate(table.titles):
-        shown.add_column(title, no_wrap=wide, overflow="fold", min_width=None if wide else NAME if not place else 7)
+        shown.add_column(title, no_wrap=wide, overflow="fold", min_width=None if wide or place else NAME)
     for row in table.rows:
         shown.add_row(*(plain(cell) for cell in row))
     console.print(shown)

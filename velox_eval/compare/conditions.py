@@ -64,7 +64,8 @@ def conditions(header: RunHeader) -> dict[str, Condition]:
 
 
 def _hashed(sha256: str, shown: str) -> Condition:
-    return Condition(sha256, f"{shown} ({sha256[:_SHOWN_DIGITS]})")
+    """Contents, by their hash; foreign answers have words in its place."""
+    return Condition(sha256, f"{shown} ({sha256 if ' ' in sha256 else sha256[:_SHOWN_DIGITS]})")
 
 
 def _asked(header: RunHeader) -> str:

@@ -141,22 +141,18 @@ def _no_baseline(run: StoredRun, bases: Sequence[StoredRun], wanted: str) -> str
 
 
 def _rules(rules: Rules) -> tuple[str, ...]:
-    level = f"{1 - rules.alpha:.0%}"
     stated = [
-        "Scores are ratios of sums over samples; samples are what is paired and resampled, never the checks in one.",
-        f"Intervals: {level}, percentile bootstrap over samples within their type ({rules.resamples} resamples, small "
-        "samples corrected); none where resampling shows no spread.",
-        "p: permutation test that swaps the two methods within pairs, all assignments where they can be listed; Holm "
-        f"over the methods of one budget in one table; level {rules.alpha:g}.",
-        f"Detectable: the true difference that this many samples would show with a power of {rules.power:.0%}.",
-        "A failed sample counts as having missed all it was asked, on whichever side it failed; a sample without a "
-        "score on one side is left out on both.",
-        "Same answers: every pair of answers is byte-identical; scores that differ then are the judge's own noise.",
-        "Repetition (word 4-grams) is of both answers cut to the shorter; speeds compare at the baseline's batch only.",
+        "Scores are ratios of sums over samples. Samples are paired and resampled, never the checks within one.",
+        f"Intervals: {1 - rules.alpha:.0%}, bootstrap within types of samples, corrected for few; none without spread.",
+        "p: permutation test that swaps both methods within pairs, after Holm over the methods of one budget; level "
+        f"{rules.alpha:g}. What would show: at a power of {rules.power:.0%}.",
+        "A failed sample has missed all it was asked; one without a score on one side is left out on both.",
+        "Same answers: byte-identical in every pair; if their scores differ, that is the judge's own noise.",
+        "Repeats: share of repeated word 4-grams, both answers cut to the shorter, and the difference. Speeds: at the "
+        "baseline's batch only.",
     ]
     if rules.margin is not None:
         stated.append(
-            f"Not worse: a loss of {rules.margin:g} or more is excluded by the same test on shifted pairs, one-sided, "
-            f"at {rules.alpha / 2:g} after Holm."
+            f"Not worse: the same test, one-sided at {rules.alpha / 2:g}, excludes a loss of {rules.margin:g} or more."
         )
     return tuple(stated)

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from velox_eval.compare.arms import Measure, make_arm, measure
 from velox_eval.compare.comparison import Arm, LeftOut, MemoryRow, Section
 from velox_eval.compare.conditions import (
-    Condition,
     Group,
     arm_key,
     arm_label,
@@ -29,6 +28,8 @@ from velox_eval.errors import ConfigError
 from velox_eval.records.config import ParamValue
 from velox_eval.records.store import StoredRun
 
+FOREIGN = "responses/"  # begins the method of a run that scored a file of answers
+
 
 def left_out_run(run: StoredRun, reason: str) -> LeftOut:
     """Returns the run as one that is in no table."""
@@ -36,9 +37,9 @@ def left_out_run(run: StoredRun, reason: str) -> LeftOut:
 
 
 def is_baseline(run: StoredRun, wanted: str) -> bool:
-    """Returns whether `wanted` names the run: by its method, its arm or its id."""
-    names = (method_label(run.header), arm_label(run.header), run.header.run_id)
-    return wanted in names or f"{wanted}:adapted" in names or wanted.removesuffix(":adapted") in names
+    """Returns whether `wanted` names the run: by its method (of foreign answers by their name), its arm or its id."""
+    method, arm = method_label(run.header), arm_label(run.header)
+    return wanted.removesuffix(":adapted") in (method, method.removeprefix(FOREIGN), arm) or wanted == run.header.run_id
 
 
 def make_section(
@@ -171,16 +172,14 @@ def _base_for(run: StoredRun, bases: Sequence[StoredRun]) -> StoredRun:
 
 
 def _title(group: Group) -> str:
-    shared: Mapping[str, Condition] = group.shared
-
-    def said(name: str) -> str:
-        return shared[name].shown if name in shared else f"{name}: mixed"
-
-    parts = [f"{said('task')} version {said('task_version')} ({said('source')})"]
-    parts += [f"{name} {shared[name].shown}" for name in ("variant", "entries") if shared.get(name, ("-",))[0] != "-"]
-    parts += [said("data"), said("model")]
-    if shared.get("seed", ("-",))[0] not in ("-", "0"):
-        parts.append(f"seed {said('seed')}")
+    """What the table is about, in words; a condition that is mixed is named by the notes."""
+    shared = {name: each.shown for name, each in group.shared.items() if each.shown != "-"}
+    parts = [f"{shared['task']} version {shared['task_version']}" if "task_version" in shared else shared["task"]]
+    parts += [f"{name.replace('_', ' ')} {shared[name]}" for name in ("variant", "entries") if name in shared]
+    parts += [shared[name] for name in ("source", "data", "model") if name in shared]
+    parts += [
+        f"{name.replace('_', ' ')} {shared[name]}" for name in ("seed", "data_seed") if shared.get(name, "0") != "0"
+    ]
     return ", ".join(parts)
 
 

@@ -41,11 +41,15 @@ class Style(NamedTuple):
         """Returns a score with the section's decimals."""
         if value is None:
             return _MISSING
+        value = round(value, self.decimals) + 0.0  # no "-0.00"
         return f"{value:+.{self.decimals}f}" if sign else f"{value:.{self.decimals}f}"
 
     def between(self, low: float | None, high: float | None) -> str:
-        """Returns an interval; nothing where there is none."""
-        return "" if low is None or high is None else f"[{self.number(low)}, {self.number(high)}]"
+        """Returns an interval, with a decimal less; nothing where there is none."""
+        if low is None or high is None:
+            return ""
+        ends = (f"{round(end, self.decimals - 1) + 0.0:.{self.decimals - 1}f}" for end in (low, high))
+        return f"[{', '.join(ends)}]"
 
     def join(self, first: str, second: str) -> str:
         """Returns both parts, one below the other in narrow tables."""
@@ -53,10 +57,15 @@ class Style(NamedTuple):
 
 
 def grid(section: Section, *, wide: bool) -> Grid:
-    """Returns the section's arms: the few columns an ordinary terminal has room for, or all of them."""
+    """Returns the section's arms: the few columns an ordinary terminal has room for, or all of them.
+
+    Columns in which no arm has anything are left out.
+    """
     style = Style(_decimals(section), lines=not wide)
     columns = [column for column in _columns(section) if wide or column.narrow]
-    return Grid([column.title for column in columns], [[c.cell(arm, style) for c in columns] for arm in section.arms])
+    cells = [[column.cell(arm, style) for column in columns] for arm in section.arms]
+    filled = [place for place in range(len(columns)) if any(row[place] not in ("", _MISSING) for row in cells)]
+    return Grid([columns[place].title for place in filled], [[row[place] for place in filled] for row in cells])
 
 
 def memory_grid(section: Section) -> Grid:
@@ -80,7 +89,8 @@ def notes(comparison: Comparison) -> list[str]:
     """Returns what must be read with the tables: notes on sections, on rows, and the runs that were left out."""
     said = []
     for section in comparison.sections:
-        said += [f"{section.title}: {note}" for note in section.notes]
+        about = f"{section.title}: " if len(comparison.sections) > 1 else ""
+        said += [f"{about}{note}" for note in section.notes]
         said += [f"{name} differs and was allowed to: {'; '.join(v)}" for name, v in section.mixed.items()]
         for arm in section.arms:
             said += [f"{arm.label}: {note}" for note in (*arm.notes, *_notes(arm))]
@@ -187,9 +197,9 @@ def _columns(section: Section) -> list[Column]:
         Column("detectable", lambda arm, style: style.number(arm.difference.detectable if arm.difference else None)),
         Column("pairs", lambda arm, _: _plain(arm.difference.n_pairs if arm.difference else None)),
         Column("same answers", lambda arm, _: _plain(arm.difference.n_identical if arm.difference else None)),
-        Column("repetition", _repetition, narrow=True),
+        Column("repeats", _repetition, narrow=True),
         Column(
-            "peak cache",
+            "cache",
             lambda arm, style: style.join(human_bytes(arm.cost.peak_cache_bytes), _share(arm.cost.peak_of_full)),
             True,
         ),
@@ -235,15 +245,13 @@ def _verdict(arm: Arm, style: Style) -> str:
     words = VERDICTS[found.verdict]
     if not style.lines:
         return words
-    if found.verdict in ("better", "worse", "not_worse"):
-        return f"{words}\n{'p' if found.verdict != 'not_worse' else 'margin p'} {_p(found)}"
+    if found.verdict in ("better", "worse"):
+        return f"{words}\np {_p(found)}"
     if found.verdict == "no_difference" and found.detectable is not None:
         return f"{words}\n({style.number(found.detectable)} would show)"
     if found.verdict == "cannot_decide" and found.needed_pairs is not None:
         return f"{words}\n(needs {found.needed_pairs} samples)"
-    if found.verdict in ("same_answers", "judge_noise"):
-        return f"{words}\n({found.n_identical} of {found.n_pairs})"
-    return words
+    return words.replace(": ", ":\n").replace("than the", "than\nthe")
 
 
 def _p(found: Difference | None) -> str:
@@ -256,7 +264,7 @@ def _p(found: Difference | None) -> str:
 def _repetition(arm: Arm, style: Style) -> str:
     if arm.repetition is None:
         return _plain(arm.repetition_rate, ".3f") if arm.baseline else _MISSING
-    return style.join(f"{arm.repetition.value:.3f}", f"({arm.repetition.difference.value or 0:+.3f})")
+    return style.join(f"{arm.repetition.value:.3f}", f"{arm.repetition.difference.value or 0:+.3f}")
 
 
 def _speed(arm: Arm, kind: str, style: Style) -> str:
@@ -279,9 +287,9 @@ def _samples(arm: Arm, style: Style) -> str:
 
 
 def _decimals(section: Section) -> int:
-    """Three digits of the largest score, at least two decimals and at most five."""
-    largest = max((abs(arm.score.value) for arm in section.arms if arm.score.value), default=1.0)
-    return min(5, max(2, 3 - math.floor(math.log10(largest)) - 1))
+    """Three digits of the largest score that an interval reaches, at least two decimals and at most five."""
+    ends = [abs(end) for arm in section.arms for end in (arm.score.value, arm.score.high, arm.score.low) if end]
+    return min(5, max(2, 2 - math.floor(math.log10(max(ends, default=1.0)))))
 
 
 def _share(value: float | None) -> str:
