@@ -77,12 +77,13 @@ def _show(found: Mechanism, written: list[Path]) -> None:
     from velox_eval.mechanism import tables
 
     console = out()
-    shown = [tables.matrix(found.study), tables.figures(found), tables.claims(found)]
-    if found.real is not None:
-        shown.append(tables.recall(found.real))
-    for table in shown:
+    for table in (tables.matrix(found.study), tables.figures(found)):
         _print(console, table)
+    for says, verdict, left in tables.claims(found).rows:
+        console.print(plain(f"{verdict}: {says}"), style="bold")
+        console.print(plain(f"    {left}"))
     if found.real is not None:
+        _print(console, tables.recall(found.real))
         for one in found.real.refused:
             console.print(plain(f"{one.method} could not run: {one.reason}"), soft_wrap=True)
     console.print(f"{len(found.checks) - len(found.failed)} of {len(found.checks)} checks hold")
@@ -95,10 +96,9 @@ def _print(console: Console, table: Table) -> None:
 
     from velox_eval.cli.console import plain
 
-    prose = any(len(cell) > 40 for row in table.rows for cell in row)
-    drawn = Drawn(title=plain(table.title), title_justify="left", show_lines=prose)
+    drawn = Drawn(title=plain(table.title), title_justify="left")
     for at, column in enumerate(table.columns):
-        drawn.add_column(plain(column), justify="left" if prose or at == 0 else "right")
+        drawn.add_column(plain(column), justify="left" if at == 0 else "right")
     for row in table.rows:
         drawn.add_row(*(plain(cell) for cell in row))
     console.print(drawn)
