@@ -147,9 +147,14 @@ def test_a_prompt_is_shown_only_if_it_is_the_recorded_one() -> None:
 def test_prompts_that_are_not_at_hand_are_said_to_be_missing(tmp_path: Path) -> None:
     run = stored("full", None, [answer(0, "x", 1)])
     assert find_prompts(with_data(run, source="official")).texts == {}
-    gone = find_prompts(with_data(run, source="data", data=str(tmp_path / "gone.json")))
-    assert gone.texts == {}
-    assert "gone.json" in gone.missing
+    harness = run.header.config.model_copy(update={"task": TaskChoice(name="lm_eval/x", data=str(tmp_path))})
+    found = find_prompts(StoredRun(run.header.model_copy(update={"config": harness}), run.samples))
+    assert found == ({}, "tasks of lm-eval are not loaded to show prompts")
+    secret = tmp_path / "secret.json"
+    secret.write_text("password")
+    for path in (tmp_path / "gone.json", secret):
+        found = find_prompts(with_data(run, source="data", data=str(path)))
+        assert found == ({}, "the task's data (seed 0) is not at hand")
 
 
 def test_a_page_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:

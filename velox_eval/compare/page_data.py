@@ -97,6 +97,9 @@ def _answer(score: str, record: SampleRecord) -> dict[str, Any]:
             "kl": [float(f"{value:.3g}") for value in forced.kl],
             "agree": "".join("1" if same else "0" for same in forced.agree),
         }
+    elif record.likelihoods is not None:
+        found = record.likelihoods
+        shown |= {"logprobs": [float(f"{value:.5g}") for value in found.logprobs], "greedy": list(found.greedy)}
     elif record.response is not None:
         shown |= {"text": record.response, "repeated": utf16_spans(record.response)}
     return {name: value for name, value in shown.items() if value not in (None, {}, [])}

@@ -8,7 +8,7 @@ from velox_eval.errors import VeloxEvalError
 from velox_eval.records.config import text_sha256
 from velox_eval.records.store import StoredRun
 from velox_eval.runs.plan import task_options
-from velox_eval.tasks import get_task
+from velox_eval.tasks import LM_EVAL, get_task
 
 
 class Prompts(NamedTuple):
@@ -21,10 +21,13 @@ class Prompts(NamedTuple):
 def find_prompts(run: StoredRun) -> Prompts:
     """Returns the prompts of the run's samples, made again from the task's data where that is at hand.
 
-    A prompt counts only if its hash is the recorded one. Official data is not fetched for this. Never raises: what is
-    not there is said in `missing`.
+    A prompt counts only if its hash is the recorded one. Official data is not fetched for this, and no task of lm-eval
+    is loaded: a record may name any file, and such a task can hold code. Never raises: what is not there is said in
+    `missing`.
     """
     choice = run.header.config.task
+    if choice.name.startswith(LM_EVAL):
+        return Prompts({}, "tasks of lm-eval are not loaded to show prompts")
     if run.header.data.source == "official":
         return Prompts({}, "official data is not fetched to show prompts")
     wanted = {record.sample_id: record.prompt_sha256 for record in run.samples}
@@ -36,7 +39,7 @@ def find_prompts(run: StoredRun) -> Prompts:
                 prompt = task.request(sample).prompt
                 if text_sha256(prompt) == wanted[sample.sample_id]:
                     texts[sample.sample_id] = prompt
-    except VeloxEvalError as error:
-        return Prompts({}, f"the task's data is not at hand: {error}")
+    except VeloxEvalError:  # its message may quote a file of this machine, and pages are passed on
+        return Prompts({}, f"the task's data ({run.header.data.origin}) is not at hand")
     lost = len(wanted) - len(texts)
     return Prompts(texts, f"{lost} of {len(wanted)} prompts are not in the task's data as it is now" if lost else "")

@@ -40,6 +40,7 @@ function pane(name, arm, answer, at, scale) {
   const head = el("header", {}, el("h3", {}, `${name}: ${arm.label}`), el("p", {}, factsOf(answer)));
   const box = el("section", { class: "pane", "aria-label": `${name}: ${arm.label}` }, head);
   if (!answer) box.append(el("p", { class: "answer" }, "This run has no such sample."));
+  else if (answer.logprobs) box.append(likelihoods(answer));
   else if (!known(answer.text)) box.append(el("p", { class: "answer" }, answer.error ?? "No answer."));
   else if (answer.kl) box.append(strip(answer, scale), el("div", { class: "answer", tabindex: "0" }, answer.text));
   else box.append(marked(answer.text, at, answer.repeated ?? []));
@@ -82,6 +83,16 @@ function marked(text, at, repeated) {
   }
   if (differs[0] === text.length) box.append(el("mark", {}, "(the answer ends here)"));
   return box;
+}
+
+/** A task that asked how likely texts are: one line each, in the task's order. */
+function likelihoods(answer) {
+  const most = Math.max(...answer.logprobs);
+  const lines = answer.logprobs.map((value, index) => {
+    const words = [value === most && answer.logprobs.length > 1 ? "the likeliest" : null, answer.greedy[index] ? "what greedy decoding gives" : null];
+    return el("li", {}, [`log-probability ${num(value)}`, ...words].filter(Boolean).join(", "));
+  });
+  return el("ol", { class: "options" }, ...lines);
 }
 
 function strip(answer, scale) {
