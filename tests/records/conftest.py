@@ -101,7 +101,7 @@ def config() -> Callable[..., RunConfig]:
 
 
 def make_summary(**changes: Any) -> RunSummary:
-    fields: dict[str, Any] = dict.fromkeys(RunSummary.model_fields)
+    fields: dict[str, Any] = {name: None for name, field in RunSummary.model_fields.items() if field.is_required()}
     fields |= {"n": 10, "n_ok": 9, "n_error": 1, "n_unscored": 0, "n_truncated": 0, "n_beyond_context": 0}
     fields |= {"primary": "accuracy", "accuracy": 0.8, "scores": {}, "derived": {}, "curves": {}}
     fields |= {"higher_is_better": True, "batch_sizes": (1,), "cost": Cost()}
