@@ -183,8 +183,9 @@ def _openai() -> Any:
 
 def _client(url: str, key: str, limits: Limits) -> Any:
     openai = _openai()
+    base: Any = openai.DefaultHttpxClient
 
-    class Bounded(openai.DefaultHttpxClient):
+    class Bounded(base):  # type: ignore[misc]  # openai is an extra: its types are not always here
         """Reads no more of an answer than could be one, for no longer than a request may take."""
 
         def send(self, request: Any, *, stream: bool = False, **rest: Any) -> Any:

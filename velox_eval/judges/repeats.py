@@ -76,10 +76,10 @@ class Panel(Judge):
         same; `unreadable` replies; `squares` and `spreads`: the sum over ratings and dimensions of the variance
         between replies, in points squared, and how many were summed; `ratings`: the points as they were given.
         """
-        groups = [[v.yes for v in verdicts if v.yes is not None] for verdicts in self._verdicts]
+        groups: list[list[Any]] = [[v.yes for v in verdicts if v.yes is not None] for verdicts in self._verdicts]
         given = [[r.values for r in replies if r.values is not None] for replies in self._ratings]
-        points = [[values[name] for values in readable] for readable in given for name in DIMENSIONS]
-        pairs = [a != b for group in (*groups, *points) for a, b in combinations(group, 2)]
+        points: list[list[Any]] = [[values[name] for values in readable] for readable in given for name in DIMENSIONS]
+        pairs = [a != b for group in groups + points for a, b in combinations(group, 2)]
         squares = [variance(group) for group in points if len(group) > 1]
         return {
             "repeats": self.repeats,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from velox_eval.errors import DataError, StoreError
 from velox_eval.judges.base import Judge
 from velox_eval.records.config import RunConfig, config_hash, text_sha256
-from velox_eval.records.schema import Cost, RunHeader, SampleRecord, Session, TeacherForced
+from velox_eval.records.schema import Cost, Likelihoods, RunHeader, SampleRecord, Session, TeacherForced
 from velox_eval.records.store import RunFolder, RunStore, StoredRun, load_run
 from velox_eval.runs.environment import package_versions
 from velox_eval.runs.judging import DEFAULT_JUDGING, JudgeOptions, open_judge
@@ -30,7 +30,7 @@ class Answer(NamedTuple):
 
     fields: dict[str, Any]
     sample: Sample
-    answer: str | TeacherForced | None
+    answer: str | TeacherForced | Likelihoods | None
     judge: Judge
 
 
