@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from velox_eval.mechanism.evidence import ALPHA, weigh
+from velox_eval.mechanism.order import orders
+from velox_eval.mechanism.study import Study
 
 
 def test_a_clear_difference_holds_and_its_reverse_does_not() -> None:
@@ -51,3 +53,19 @@ def test_pairs_without_a_number_are_left_out() -> None:
     tested = weigh({"part": (first, second), "none": (np.full(12, np.nan), second)})
     assert tested["part"].difference == 1.0
     assert (tested["none"].difference, tested["none"].p, tested["none"].holds) == (None, 1.0, None)
+
+
+def test_an_order_steps_down_only_where_the_seeds_can_tell() -> None:
+    noise = np.random.default_rng(0).normal(size=(3, 20)) * 0.01
+    study = Study([], 20, ((256, 32),))
+    for arm, mean, jitter in zip(("low", "high", "as high"), (0.1, 0.9, 0.9), noise, strict=True):
+        study.values[arm] = {"shift": {(256, 32): dict.fromkeys(("retention", "unprotected"), mean + jitter)}}
+        study.values[arm]["stable"] = {(256, 32): {"retention": np.ones(20)}}
+    study.base = {"shift": {}, "stable": {}}
+    found = {(order.regime, order.measure): order for order in orders(study, ["low", "high", "as high", "not run"])}
+    shift = found["shift", "retention"]
+    assert (set(shift.arms[:2]), shift.arms[2]) == ({"high", "as high"}, "low")
+    assert shift.steps == (False, True)
+    assert found["stable", "retention"].steps == (False, False)
+    assert "= " in shift.words
+    assert "> low 0.10" in shift.words

@@ -13,6 +13,7 @@ from velox_eval.mechanism.checks import Check
 from velox_eval.mechanism.claims import Contrast, Judged
 from velox_eval.mechanism.evidence import ALPHA, Tested
 from velox_eval.mechanism.measures import MEASURES
+from velox_eval.mechanism.order import Order
 from velox_eval.mechanism.published import Beside
 from velox_eval.mechanism.real import RealStudy
 from velox_eval.mechanism.study import DOCUMENT_SEEDS, Study
@@ -52,6 +53,7 @@ class Mechanism:
     claims: Sequence[Judged]
     tests: dict[Contrast, Tested]
     checks: Sequence[Check]
+    orders: Sequence[Order] = ()
     real: RealStudy | None = None
     versions: dict[str, str] = field(default_factory=dict)
 
@@ -93,6 +95,7 @@ def document(found: Mechanism) -> dict[str, Any]:
         "alpha": ALPHA,
         "tests": [{"contrast": c.words, **_tested(t)} for c, t in found.tests.items()],
         "claims": [_claim(judged) for judged in found.claims],
+        "orders": [{**asdict(order), "means": [_number(mean) for mean in order.means]} for order in found.orders],
         "checks": [asdict(check) for check in found.checks],
         "same_rows": [
             {"arms": list(pair), "regime": regime, "share": _number(float(shares.mean()))}

@@ -10,11 +10,12 @@ from pathlib import Path
 
 from velox_eval.engine.models import LoadedModel
 from velox_eval.errors import ConfigError
-from velox_eval.mechanism.arms import STUDIES, study_arms
+from velox_eval.mechanism.arms import SEED_ARMS, STUDIES, study_arms
 from velox_eval.mechanism.checks import run_checks
 from velox_eval.mechanism.claims import judge
 from velox_eval.mechanism.document import Mechanism, document
 from velox_eval.mechanism.figure import draw
+from velox_eval.mechanism.order import orders
 from velox_eval.mechanism.page import FIGURE, page
 from velox_eval.mechanism.published import beside
 from velox_eval.mechanism.real import DEFAULT_BUDGET, real_labels, run_real
@@ -54,6 +55,7 @@ def run_mechanism(
         claims=[judged for judged in claims if set(judged.claim.studies) & set(studies)],
         tests=tests,
         checks=run_checks(study),
+        orders=orders(study, [arm.label for arm in SEED_ARMS]),
         real=real,
         versions={name: version(name) for name in ("mlx", "mlx-lm", "numpy", "velox-eval")},
     )
