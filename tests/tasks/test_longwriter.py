@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,21 @@ def test_bad_files_are_named(tmp_path: Path, content: bytes, message: str) -> No
     with pytest.raises(DataError, match=message) as raised:
         load(path)
     assert str(path) in str(raised.value)
+
+
+def test_the_same_file_gives_the_same_samples_without_a_network(
+    write_rows: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a socket was opened")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    lines = load(write_rows(row(), row(length=200)))
+    array = load(write_rows(row(), row(length=200), name="rows.json"))
+    assert lines.samples == array.samples
+    assert lines.sha256 == array.sha256 != load(write_rows(row(), row(length=201))).sha256
+    with pytest.raises(DataError, match="no such file"):
+        load(Path("none.jsonl"))
 
 
 def test_a_missing_file_says_how_to_get_it(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def rows(header: RunHeader, summary: RunSummary) -> list[tuple[str, str]]:
     lines = [
         ("method", ", ".join(part for part in (config.method, limit, params) if part)),
         ("task", f"{config.task.name} version {header.identity.task_version}, {data.source} ({data.origin})"),
-        ("model", f"{header.model.name}, {header.model.device}, {header.model.route}"),
+        ("model", _model(header)),
         *([] if foreign is None else [("answers", _foreign(foreign))]),
         ("samples", _samples(summary, data.samples)),
         (summary.primary, _interval(summary)),
@@ -58,16 +58,22 @@ def rows(header: RunHeader, summary: RunSummary) -> list[tuple[str, str]]:
         ("other scores", _others(summary)),
         ("judge", _judge(header.identity.judge, summary.judging)),
         ("repetition rate", _repetition(summary)),
+        *(_costs(summary) if foreign is None else [("costs", "not known: this harness did not write the answers")]),
+    ]
+    if data.incomplete:
+        lines.append(("data", data.incomplete))
+    return lines
+
+
+def _costs(summary: RunSummary) -> list[tuple[str, str]]:
+    return [
         ("peak cache", _of_full(summary.peak_cache_bytes, summary)),
         ("cache at the end", _of_full(summary.end_cache_bytes, summary)),
         ("full cache", _bytes(summary.full_cache_bytes)),
         ("rows kept", _share(summary.kept_fraction)),
         ("speed", _speed(summary)),
-        ("evicted", _fired(summary, header.method.evicts)),
+        ("evicted", _fired(summary)),
     ]
-    if data.incomplete:
-        lines.append(("data", data.incomplete))
-    return lines
 
 
 def opening(record: SampleRecord) -> str:
@@ -85,6 +91,7 @@ def _samples(summary: RunSummary, wanted: int) -> str:
         (summary.n_unscored, "not fully scored"),
         (summary.n_truncated, "cut at a limit"),
         (summary.n_beyond_context, "cut at the model's context"),
+        (summary.n_prompt_cut, "with a prompt cut to fit"),
     ):
         if count:
             parts.append(f"{count} {what}")
@@ -103,6 +110,12 @@ def _accuracy(summary: RunSummary) -> str:
     if summary.n_error:
         text += f" over all, {_number(summary.accuracy_scored)} over the scored"
     return text
+
+
+def _model(header: RunHeader) -> str:
+    if header.responses is not None:
+        return f"{header.model.name} (as claimed; not run here)"
+    return f"{header.model.name}, {header.model.device}, {header.model.route}"
 
 
 def _foreign(responses: ResponsesInfo) -> str:
@@ -142,9 +155,7 @@ def _speed(summary: RunSummary) -> str:
     return ", ".join(parts + ([] if prefill is None else [f"{prefill:.0f} tokens/s read"])) or "-"
 
 
-def _fired(summary: RunSummary, evicts: bool | None) -> str:
-    if evicts is None:
-        return "not known: the answers are foreign"
+def _fired(summary: RunSummary) -> str:
     if summary.n_not_fired is None:
         return "never: this method keeps every row"
     fired = summary.n_ok - summary.n_not_fired

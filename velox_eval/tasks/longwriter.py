@@ -6,6 +6,7 @@ with "llama" in their name and draw at temperature 0.5; ours is greedy unless `-
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,15 +86,17 @@ class LongWriter(Task):
         return Generate(sample.sample_id, sample.data["prompt"], self._max_tokens(sample), chat=True)
 
     def _max_tokens(self, sample: Sample) -> int:
-        settings, words = self.info.settings, sample.data["length"]
+        settings: Mapping[str, Any] = self.info.settings
+        words: int = sample.data["length"]
         if self.options.max_tokens is not None:
             return self.options.max_tokens
         most: int = settings["max_tokens"]
+        per_word: int | None = None
         if self.source == "bundled":
-            return min(most, settings["bundled"]["tokens_per_word"] * words)
-        if self.variant == MORPHKV:
-            return min(most, settings["morphkv_tokens_per_word"] * words)
-        return most
+            per_word = settings["bundled"]["tokens_per_word"]
+        elif self.variant == MORPHKV:
+            per_word = settings["morphkv_tokens_per_word"]
+        return most if per_word is None else min(most, per_word * words)
 
     def score(self, sample: Sample, response: str, judge: Judge) -> Scored:
         """Returns s_l, length_following, official_words, long_repetition and, of a judge that rates, s_q by dimension.
@@ -133,7 +136,7 @@ def _samples(rows: list[Row]) -> list[Sample]:
     refuse_repeated(rows, "id")
     samples = []
     for index, row in enumerate(rows):
-        data = {
+        data: dict[str, Any] = {
             "prompt": row.text("prompt", most=_LONGEST_PROMPT),
             "type": row.text("type", most=100),
             "length": row.whole("length", least=1),
