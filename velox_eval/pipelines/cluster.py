@@ -243,7 +243,8 @@ class _Sweep:
         self.totals.names.add(flight.worker.name)
         if not isinstance(result, cluster_worker.Answered):
             self._land(number, flight)
-            self._prepared(run, *result, flight.worker)
+            model, layers = result
+            self._prepared(run, model, layers, flight.worker)
             return
         self.totals.engine += result.engine_seconds
         self.totals.worker += result.seconds

@@ -87,9 +87,7 @@ class Workers:
 
     def _lost(self) -> ClusterError:
         where = self.options.scheduler or "the local cluster"
-        return ClusterError(
-            f"the scheduler at {where} is gone; what is done is on record, the same command goes on"
-        )
+        return ClusterError(f"the scheduler at {where} is gone; what is done is on record, the same command goes on")
 
     def _meet(self, worker: Worker, info: Mapping[str, Any]) -> None:
         self._known[worker.ident] = worker

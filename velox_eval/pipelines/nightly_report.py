@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from statistics import median
@@ -161,25 +161,20 @@ def _trends(folder: Path) -> list[Path]:
     tasks = dict.fromkeys((run["task"], run["primary"]) for run in rows[-1]["runs"].values())
     files = []
     for task, primary in tasks:
-        for what, field, name in (
-            (primary, "value", "score"),
-            ("full cache's decode step / the method's", "full_over", "speed"),
-        ):
-            series = _series(rows, task, lambda run, field=field: run[field])
-            figure = plot_trend(what, f"{task}, {len(rows)} nights", nights, series)
+        speed = "full cache's decode step / the method's"
+        for what, field, name in ((primary, "value", "score"), (speed, "full_over", "speed")):
+            figure = plot_trend(what, f"{task}, {len(rows)} nights", nights, _series(rows, task, field))
             if figure is not None:
                 files.append(folder / f"trend-{task.replace('/', '-')}-{name}.svg")
                 save(figure, files[-1])
     return files
 
 
-def _series(
-    rows: Sequence[Mapping[str, Any]], task: str, value: Callable[[Mapping[str, Any]], float | None]
-) -> dict[str, list[float | None]]:
+def _series(rows: Sequence[Mapping[str, Any]], task: str, field: str) -> dict[str, list[float | None]]:
+    """The task's runs by label, a value a night; None for a night without that run."""
     labels = [label for label, run in rows[-1]["runs"].items() if run["task"] == task]
     return {
-        label.removeprefix(f"{task}: "): [value(row["runs"][label]) if label in row["runs"] else None for row in rows]
-        for label in labels
+        label.removeprefix(f"{task}: "): [row["runs"].get(label, {}).get(field) for row in rows] for label in labels
     }
 
 
