@@ -55,6 +55,21 @@ def test_a_ratio_of_sums_has_the_error_that_drawing_samples_again_shows() -> Non
     assert 0.9 <= covered / 400 <= 0.99
 
 
+def test_a_mean_over_fixed_parts_has_the_error_within_them() -> None:
+    """Two data sets of 3 and 5 rows that weigh the same; how far apart they are is no error."""
+    parts = {"a": [0.1, 0.2, 0.6], "b": [0.9, 0.7, 1.0, 0.95, 0.8]}
+    scores = [Score(num=value / len(values), den=1 / len(values)) for values in parts.values() for value in values]
+    strata = [name for name, values in parts.items() for _ in values]
+    interval = ratio_interval(scores, strata)
+    assert interval.value == pytest.approx(statistics.mean(map(statistics.mean, parts.values())))
+    error = sum(statistics.variance(values) / len(values) for values in parts.values()) ** 0.5 / 2
+    assert interval.standard_error == pytest.approx(error)
+    assert (ratio_interval(scores).standard_error or 0) > 1.5 * error
+    single = ratio_interval([*scores, Score(num=1)], [*strata, "c"])
+    assert (single.standard_error, single.low) == (None, None)
+    assert ratio_interval(scores, ["a"] * 8).standard_error == pytest.approx(ratio_interval(scores).standard_error)
+
+
 @pytest.mark.parametrize("scores", [[], [Score(num=1, den=2)], [Score(num=0, den=0)] * 5])
 def test_too_few_samples_give_no_interval(scores: list[Score]) -> None:
     interval = ratio_interval(scores)

@@ -72,7 +72,7 @@ class SampleRecord(Frozen):
         default=None, description="Whether token limit or prompt was cut to fit the model's context."
     )
     cut_tokens: int | None = Field(
-        default=None, ge=0, description="First tokens of the prompt that were left out to make it fit."
+        default=None, ge=0, description="Tokens of the prompt that were left out to make it fit."
     )
     scores: dict[str, Score] = Field(
         default_factory=dict,
@@ -217,6 +217,7 @@ class RunSummary(Frozen):
     n_unscored: int = Field(ge=0, description="Samples with at least one score that could not be given.")
     n_truncated: int = Field(ge=0, description="Answers ended by a limit.")
     n_beyond_context: int = Field(ge=0, description="Answers whose limit was cut at the model's context.")
+    n_prompt_cut: int = Field(default=0, ge=0, description="Prompts that lost tokens to make them fit.")
     n_not_fired: int | None = Field(
         description="Samples in which nothing was evicted; null: it never evicts, or not known."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
@@ -18,7 +19,6 @@ from velox_eval.records.config import (
     TaskChoice,
     build_config,
     canonical_json,
-    text_sha256,
 )
 from velox_eval.runs.judging import DEFAULT_JUDGING, JudgeOptions, open_judge
 from velox_eval.tasks import get_task
@@ -76,8 +76,12 @@ class Plan:
 
     @property
     def requests_sha256(self) -> str:
-        """SHA-256 over all that the model is asked, in order."""
-        return text_sha256(canonical_json([astuple(request) for request in self.requests]))
+        """SHA-256 over all that the model is asked, in order: of a JSON list that is never held as a whole."""
+        digest = hashlib.sha256(b"[")
+        for place, request in enumerate(self.requests):
+            digest.update((("," if place else "") + canonical_json(astuple(request))).encode())
+        digest.update(b"]")
+        return digest.hexdigest()
 
     @property
     def compares(self) -> bool:

@@ -20,7 +20,7 @@ def summarise(task: Task, header: RunHeader, records: Sequence[SampleRecord]) ->
     ok = [record for record in records if record.status == "ok"]
     answered = [record for record in records if record.answer is not None]
     names = sorted({name for record in records for name in record.scores})
-    scores = {name: _score_summary(_scores(records, name)) for name in names}
+    scores = {name: _score_summary(_scores(records, name), _strata(task, records, name)) for name in names}
     derived = task.derived({name: score.value for name, score in scores.items()})
     derived |= task.aggregated([record.details for record in ok])
     primary = scores.get(task.info.primary) or ScoreSummary(value=derived.get(task.info.primary), n=len(records))
@@ -32,6 +32,7 @@ def summarise(task: Task, header: RunHeader, records: Sequence[SampleRecord]) ->
         n_unscored=sum(bool(record.unscored) for record in ok),
         n_truncated=sum(record.truncated is True for record in records),
         n_beyond_context=sum(record.beyond_context is True for record in records),
+        n_prompt_cut=sum(bool(record.cut_tokens) for record in records),
         n_not_fired=sum(record.method_fired is False for record in ok) if header.method.evicts else None,
         primary=task.info.primary,
         higher_is_better=task.info.higher_is_better,
@@ -76,8 +77,13 @@ def _scores(records: Iterable[SampleRecord], name: str) -> list[Score]:
     return [record.scores[name] for record in records if name in record.scores]
 
 
-def _score_summary(scores: Sequence[Score]) -> ScoreSummary:
-    interval = ratio_interval(scores)
+def _strata(task: Task, records: Iterable[SampleRecord], name: str) -> list[str] | None:
+    """The stratum of each score of that name, where the task's strata are parts that every run of it has."""
+    return [record.stratum for record in records if name in record.scores] if task.fixed_strata else None
+
+
+def _score_summary(scores: Sequence[Score], strata: Sequence[str] | None = None) -> ScoreSummary:
+    interval = ratio_interval(scores, strata)
     return ScoreSummary(
         value=pooled(scores),
         n=sum(score.den > 0 for score in scores),

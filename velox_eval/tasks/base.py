@@ -82,6 +82,8 @@ class TaskOptions:
 class Task(ABC):
     """One benchmark: definition, data, requests and official scoring."""
 
+    fixed_strata = False  # strata are the benchmark's own parts, not a draw of many: a score's error is within them
+
     def __init__(self, info: TaskInfo, options: TaskOptions) -> None:
         self.info = info
         self.options = options

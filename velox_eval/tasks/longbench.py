@@ -41,6 +41,8 @@ _GROUPS = ("all", "e")
 class LongBench(Task):
     """The task on passages of ours (bundled), the authors' data (official), or local files of the same form."""
 
+    fixed_strata = True  # data sets
+
     def __init__(self, info: TaskInfo, options: TaskOptions) -> None:
         super().__init__(info, options)
         self.source = "data" if options.data is not None else options.source or info.sources[0]
