@@ -34,7 +34,7 @@ def load_lm_eval_task(name: str, options: TaskOptions) -> LmEvalTask:
     _check(name, options)
     wanted, metadata = name.removeprefix(LM_EVAL), _metadata(options)
     with _seeded():
-        manager = _manager(options, metadata)
+        manager = _manager(options, metadata, wanted)
         if wanted not in manager.all_tasks:
             near = difflib.get_close_matches(wanted, manager.all_tasks, n=3)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
@@ -103,14 +103,16 @@ def tokenizer_folder(model: str) -> str:
     return str(folder)
 
 
-def _manager(options: TaskOptions, metadata: dict[str, Any]) -> Any:
+def _manager(options: TaskOptions, metadata: dict[str, Any], wanted: str) -> Any:
+    """What knows the task: lm-eval's index of the folder given, where the task is there, else of its own tasks too."""
     from lm_eval.tasks import TaskManager
 
-    folder = None
-    if options.data is not None:
-        path = Path(options.data)
-        folder = str(path if path.is_dir() else path.parent)
-    return TaskManager(include_path=folder, metadata=metadata)
+    if options.data is None:
+        return TaskManager(metadata=metadata)
+    path = Path(options.data)
+    folder = str(path if path.is_dir() else path.parent)
+    manager = TaskManager(include_path=folder, include_defaults=False, metadata=metadata)
+    return manager if wanted in manager.all_tasks else TaskManager(include_path=folder, metadata=metadata)
 
 
 def _load(manager: Any, wanted: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from velox_eval.records.schema import Likelihoods
 from velox_eval.records.score import Score
 from velox_eval.tasks import LM_EVAL
 from velox_eval.tasks.base import Sample, Scored, Task, TaskData, TaskInfo, TaskOptions
+from velox_eval.tasks.lm_eval_files import pooled
 from velox_eval.tasks.sources import content_sha256
 
 CHAT = "chat"
@@ -177,6 +178,8 @@ class LmEvalTask(Task):
         if how in _FROM_RATIO:
             num, den = value if isinstance(value, list) else (value, 1.0)
             scores[name + _LOGLIKELIHOOD] = Score(num=float(num), den=float(den))
+        elif how == "pooled":
+            scores[name] = Score(num=float(value[0]), den=float(value[1]))
         elif value is None:
             unscored[name] = "the task gives no number"
         elif isinstance(value, (int, float)) and not (how == "ruler" and value == -1):  # -1: another length's metric
@@ -218,9 +221,11 @@ _LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_token
 
 
 def _aggregation(function: Any) -> str:
-    """How values become one: lm-eval's name where it is one that we pool ourselves, "ruler", else "own"."""
+    """How values become one: lm-eval's name where it is one that we pool ourselves, "pooled", "ruler", else "own"."""
     from lm_eval.api.registry import AGGREGATION_REGISTRY
 
+    if function is pooled:
+        return "pooled"
     if getattr(function, "__name__", "") == "aggregate_metrics" and "ruler" in getattr(function, "__module__", ""):
         return "ruler"
     names = [name for name in AGGREGATION_REGISTRY if AGGREGATION_REGISTRY.get(name) is function]
