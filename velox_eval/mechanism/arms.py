@@ -10,6 +10,7 @@ from velox_eval.mechanism.regimes import SINKS
 from velox_eval.methods import METHODS, MethodConfig, Value, resolve
 
 STUDIES = ("morphkv", "kvzip")
+BUDGETS = (32, 64)
 WINDOWS = ("window", "obs_window", "recent", "grace")  # parameters that protect or watch the newest rows
 LEFT_OUT = {
     "full": "it keeps everything; it is what perturbation is measured against",
@@ -86,9 +87,16 @@ def study_arms(studies: Iterable[str], methods: str) -> list[Arm]:
         raise ConfigError(unknown_name("study", study, [*STUDIES, "all"]))
     arms = {arm.label: arm for arm in SEED_ARMS if wanted & set(arm.seeds_of)}
     known = {arm.label: arm for arm in family_arms()}
+    named = methods not in ("seeds", "all")
     for name in _names(methods, known):
-        arms.setdefault(name, known[name])
+        if named or not any(_same(known[name], arm) for arm in arms.values()):
+            arms.setdefault(name, known[name])
     return list(arms.values())
+
+
+def _same(one: Arm, other: Arm) -> bool:
+    """Whether two arms are one method under the same settings at the budgets of the studies."""
+    return one.method == other.method and all(one.at(b).params == other.at(b).params for b in BUDGETS)
 
 
 def _names(methods: str, known: Mapping[str, Arm]) -> list[str]:

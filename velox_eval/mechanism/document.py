@@ -82,14 +82,24 @@ def document(found: Mechanism) -> dict[str, Any]:
             if name in study.base
         ],
         "arms": [
-            {"arm": arm.label, "method": arm.method, "settings": {str(b): dict(s) for b, s in settings.items()}}
+            {
+                "arm": arm.label,
+                "method": arm.method,
+                "cuts_once": arm.label in study.once,
+                "settings": {str(b): dict(s) for b, s in settings.items()},
+            }
             for arm in study.arms
             for settings in (study.settings[arm.label],)
         ],
         "left_out": LEFT_OUT,
         "cells": _cells(study),
         "figures": [
-            {**asdict(one.published), "mean": _number(one.mean), "cells": [_number(cell) for cell in one.cells]}
+            {
+                **asdict(one.published),
+                "mean": _number(one.mean),
+                "off_by": _number(one.off),
+                "cells": [_number(cell) for cell in one.cells],
+            }
             for one in found.figures
         ],
         "alpha": ALPHA,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from velox_eval.mechanism import tables
-from velox_eval.mechanism.arms import LEFT_OUT
+from velox_eval.mechanism.arms import BUDGETS, LEFT_OUT
 from velox_eval.mechanism.document import Mechanism
 from velox_eval.mechanism.measures import MEASURES
 from velox_eval.mechanism.recall import BLOCK, RETURNS, SINK_ROWS, STAYS
@@ -25,7 +25,7 @@ from velox_eval.mechanism.regimes import (
     THRESHOLD,
     WEAK,
 )
-from velox_eval.mechanism.study import BUDGETS, DOCUMENT_SEEDS, LENGTHS, SENSITIVITY
+from velox_eval.mechanism.study import DOCUMENT_SEEDS, LENGTHS, SENSITIVITY
 
 FIGURE = "mechanism.svg"
 
@@ -110,7 +110,8 @@ def _construction(found: Mechanism) -> list[str]:
         f"have {POINTER:g} on the block's axis). Windows are clipped to budget - sinks - 1.",
         "",
         f"Rules that rank by queries are shown queries of the stream's own: {QUERY:g} on the axis that the step "
-        f"attends to, and normal x {NOISE}. Rules that cut once get the stream as one prompt; kvzip:paper's passes are "
+        f"attends to, and normal x {NOISE}. Rules that cut once see the whole stream as one prompt and cut at its end; "
+        "kvzip:paper's passes are "
         "the stream's own rows once more; qfilters:paper's direction is that of the stream's queries. "
         f"Left out: {left_out}.",
         "",

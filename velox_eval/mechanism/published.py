@@ -47,6 +47,14 @@ class Beside:
     high: float
     cells: tuple[float, ...]  # by length and budget
 
+    @property
+    def off(self) -> float:
+        """How far ours are from theirs: the means, or the cell furthest outside their range."""
+        theirs = self.published
+        if theirs.low == theirs.high:
+            return abs(self.mean - theirs.low)
+        return max(0.0, theirs.low - self.low, self.high - theirs.high)
+
 
 def beside(study: Study) -> list[Beside]:
     """Returns every published figure whose arm was run, with ours over the documents' number of seeds."""

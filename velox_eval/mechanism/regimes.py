@@ -213,7 +213,7 @@ REGIMES: Mapping[str, Regime] = {
         Regime(
             "alternating",
             f"{TOPICS} topics in turn, {SEGMENT} rows each; relevant are the rows of the last topic that lie further "
-            f"back than {REACH} rows",
+            f"back than {REACH} rows (at 256 rows the stream begins with that topic, at 512 it does not)",
             _alternating,
             separates=True,
         ),

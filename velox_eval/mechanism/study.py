@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from velox_eval.errors import ConfigError
-from velox_eval.mechanism.arms import Arm
+from velox_eval.mechanism.arms import BUDGETS, Arm
 from velox_eval.mechanism.feeding import Kept, cuts_once, keep, policy_for
 from velox_eval.mechanism.measures import MEASURES, base_rates, measured
 from velox_eval.mechanism.regimes import REGIMES, Array, Regime, Streams, streams
 from velox_eval.methods import Value
 
 LENGTHS = (256, 512)
-BUDGETS = (32, 64)
 DOCUMENT_SEEDS = 5  # of the documents' own figures
 DEFAULT_SEEDS = 24
 BLOCKS: tuple[int | None, ...] = (8, 64, None)  # rows evicted together; None: the whole stream
@@ -45,6 +44,7 @@ class Study:
     arms: list[Arm]
     seeds: int
     grid: Cells = GRID  # lengths and budgets
+    once: set[str] = field(default_factory=set)  # arms that see the whole stream and cut at its end
     settings: dict[str, dict[int, Mapping[str, Value]]] = field(default_factory=dict)
     values: dict[str, dict[str, dict[tuple[int, int], dict[str, Array]]]] = field(default_factory=dict)
     base: dict[str, dict[int, dict[str, Array]]] = field(default_factory=dict)  # regime, length, which
@@ -119,20 +119,20 @@ def _run_arm(
         method = arm.at(budget)
         study.settings.setdefault(arm.label, {})[budget] = dict(method.params)
         kept[length, budget] = keep(method, data[length])
+        if cuts_once(policy_for(method, data[length])):
+            study.once.add(arm.label)
         numbers = measured(kept[length, budget], data[length], budget)
         for name, place in _places(regimes, study.seeds):
             by_regime.setdefault(name, {})[length, budget] = {m: numbers[m][place] for m in MEASURES}
-    if SENSITIVITY in study.grid:
+    if SENSITIVITY in study.grid and arm.label not in study.once:
         _run_blocks(study, arm, data[SENSITIVITY[0]], regimes, kept[SENSITIVITY])
     return kept
 
 
 def _run_blocks(study: Study, arm: Arm, data: Streams, regimes: Sequence[Regime], kept: Kept) -> None:
-    """Evicts in blocks, over as many seeds as the documents have, where the method evicts as rows come."""
+    """Evicts in blocks, over as many seeds as the documents have."""
     budget, few = SENSITIVITY[1], min(study.seeds, DOCUMENT_SEEDS)
     method = arm.at(budget)
-    if cuts_once(policy_for(method, data)):
-        return
     chosen = np.concatenate([np.arange(place.start, place.start + few) for _, place in _places(regimes, study.seeds)])
     part, row_by_row = data.select(chosen), kept.positions[chosen]
     for block in BLOCKS:

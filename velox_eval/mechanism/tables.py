@@ -43,9 +43,14 @@ def matrix(study: Study) -> Table:
     """Returns arms by regimes: means over lengths, budgets and all seeds."""
     columns = [column for column in MATRIX if column[1] in study.base]
     rows = [
-        (arm, *(number(study.mean(arm, regime, measure)) for _, regime, measure in columns)) for arm in study.values
+        (
+            arm,
+            "once" if arm in study.once else "always",
+            *(number(study.mean(arm, regime, measure)) for _, regime, measure in columns),
+        )
+        for arm in study.values
     ]
-    return Table("What each arm keeps", ("arm", *(column[0] for column in columns)), tuple(rows))
+    return Table("What each arm keeps", ("arm", "cuts", *(column[0] for column in columns)), tuple(rows))
 
 
 def bases(study: Study) -> Table:
@@ -69,13 +74,14 @@ def figures(found: Mechanism) -> Table:
             one.published.regime,
             one.published.said,
             number(one.mean),
+            number(one.off),
             " / ".join(number(cell) for cell in one.cells),
         )
         for one in found.figures
     ]
     return Table(
         "The documents' figures",
-        ("document", "arm", "regime", "figure", "ours, mean", "ours by (length, budget)"),
+        ("document", "arm", "regime", "figure", "ours, mean", "off by", "ours by (length, budget)"),
         tuple(rows),
     )
 
