@@ -26,6 +26,7 @@ pytest.importorskip("distributed")
 psutil = pytest.importorskip("psutil")
 
 TIMES = {"prefill_seconds", "compress_seconds", "decode_seconds", "tokens_per_second"}
+NO_PAGE = ("--dashboard-address", "127.0.0.1:0")
 BOTH = (SuiteTask(name="longgenbench", limit=8, max_tokens=24), SuiteTask(name="fidelity", limit=6, max_tokens=6))
 METHODS = (
     SuiteMethod(name="tova", set={"n_sink": 2}),
@@ -131,7 +132,7 @@ def sweep_names(plan: Any) -> Any:
 
 @contextlib.contextmanager
 def scheduler(port: int) -> Any:
-    arguments = ["--host", "127.0.0.1", "--port", str(port), "--no-dashboard"]
+    arguments = ["--host", "127.0.0.1", "--port", str(port), "--no-dashboard", *NO_PAGE]
     with process("scheduler", arguments) as started:
         yield started
 
@@ -139,7 +140,16 @@ def scheduler(port: int) -> Any:
 @contextlib.contextmanager
 def worker(port: int, name: str, path: Path | None = None) -> Any:
     arguments = [f"tcp://127.0.0.1:{port}", "--host", "127.0.0.1", "--name", name, "--nthreads", "1", "--no-dashboard"]
-    arguments += ["--resources", f"{RESOURCE}=1", "--memory-limit", "0", "--no-nanny", "--death-timeout", "60"]
+    arguments += [
+        "--resources",
+        f"{RESOURCE}=1",
+        "--memory-limit",
+        "0",
+        "--no-nanny",
+        *NO_PAGE,
+        "--death-timeout",
+        "60",
+    ]
     with process("worker", arguments, path) as started:
         yield started
 

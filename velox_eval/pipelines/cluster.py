@@ -241,14 +241,13 @@ class _Sweep:
             self._again(number, flight)
             return
         self.totals.names.add(flight.worker.name)
-        if not isinstance(result, cluster_worker.Answered):
-            self._land(number, flight)
-            model, layers = result
-            self._prepared(run, model, layers, flight.worker)
-            return
-        self.totals.engine += result.engine_seconds
         self.totals.worker += result.seconds
         self.totals.orders += time.perf_counter() - flight.began
+        if isinstance(result, cluster_worker.Loaded):
+            self._land(number, flight)
+            self._prepared(run, result.model, result.layers, flight.worker)
+            return
+        self.totals.engine += result.engine_seconds
         if self._rest(flight.order):
             self._failed_try(number, flight, f"not all outcomes came from worker {flight.worker.name}")
             return

@@ -120,20 +120,30 @@ def code_sha256() -> str:
     return digest.hexdigest()
 
 
-def load(options: RunOptions, method: MethodChoice, request: Request) -> tuple[ModelInfo, EngineReport]:
-    """Returns what the records say about the model, loaded and kept here, and which of its layers evict.
+@dataclass(frozen=True)
+class Loaded:
+    """A model that is loaded and kept, on which the method can run: what the records say, and the seconds it took."""
+
+    model: ModelInfo
+    layers: EngineReport  # which layers evict; nothing was measured
+    seconds: float
+
+
+def load(options: RunOptions, method: MethodChoice, request: Request) -> Loaded:
+    """Returns what the records say about the model, now loaded and kept here, on which the method was tried.
 
     Raises VeloxEvalError when it cannot be loaded, or the method cannot run on it as asked.
     """
     return _on_model_thread(lambda: _load(options, method, request))
 
 
-def _load(options: RunOptions, method: MethodChoice, request: Request) -> tuple[ModelInfo, EngineReport]:
+def _load(options: RunOptions, method: MethodChoice, request: Request) -> Loaded:
+    began = time.perf_counter()
     loaded = _kept.load(options.model)
     engine, _ = build_engine(method.resolve(), request, loaded, options)
     report = engine.report()
     layers = EngineReport(eviction_layers=report.eviction_layers, other_layers=report.other_layers)
-    return model_info(loaded), layers
+    return Loaded(model_info(loaded), layers, time.perf_counter() - began)
 
 
 def answer(order: Order) -> Answered | Refused:
