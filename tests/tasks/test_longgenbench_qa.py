@@ -116,6 +116,16 @@ def test_a_left_out_answer_is_wrong_and_shifts_nothing() -> None:
     assert (failed["accuracy"].num, failed["accuracy"].den) == (0, 8)
 
 
+def test_answers_in_a_think_trace_count_nothing() -> None:
+    task = make()
+    sample = task.load().samples[0]
+    text = "<think>Answer_5: 0</think>Answer_5: " + sample.data["solutions"]["5"]
+    scored = task.score(sample, text, RuleJudge())
+    assert (scored.scores["accuracy"].num, scored.details["thinking"]) == (1, "finished")
+    cut = task.score(sample, "<think>Answer_5: " + sample.data["solutions"]["5"], RuleJudge())
+    assert (cut.scores["answered"].num, cut.details["thinking"]) == (0, "cut off before an answer")
+
+
 def test_a_file_of_questions_gets_our_examples_and_says_so(write_rows: Writer) -> None:
     task = make(write_rows(*(row(number) for number in range(7))), entries=3)
     data = task.load()

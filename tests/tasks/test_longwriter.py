@@ -111,6 +111,22 @@ def test_an_empty_answer_scores_zero() -> None:
     assert scored.scores["official_words"].value == 0
 
 
+@pytest.mark.parametrize(
+    ("response", "words", "note"),
+    [
+        ("<think>a plan of many words</think>\n" + "word " * 100, 100, "finished"),
+        ("<think>a plan that never", 0, "cut off before an answer"),
+        ("word " * 100, 100, None),
+    ],
+)
+def test_a_think_trace_is_no_part_of_the_text(response: str, words: int, note: str | None) -> None:
+    task = make()
+    scored = task.score(task.load().samples[0], response, RuleJudge())
+    assert scored.scores["official_words"].value == words
+    assert scored.scores["s_l"].value == words
+    assert scored.details.get("thinking") == note
+
+
 def test_quality_comes_from_a_judge_that_rates() -> None:
     task = make()
     sample = task.load().samples[0]

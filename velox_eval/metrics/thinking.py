@@ -13,6 +13,13 @@ class Thought(NamedTuple):
     answer: str
     finished: bool | None
 
+    @property
+    def details(self) -> dict[str, str]:
+        """What a record says of the trace; nothing where there was none."""
+        if self.finished is None:
+            return {}
+        return {"thinking": "finished" if self.finished else "cut off before an answer"}
+
 
 def without_thinking(text: str) -> Thought:
     """Returns what follows the last end of a think trace; an empty answer when a trace began and did not end.

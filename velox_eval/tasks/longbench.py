@@ -193,9 +193,7 @@ class LongBench(Task):
             )
             scores[f"score_{one.name}_intended"] = Score(num=100 * meant)
         details: dict[str, Any] = {"metric": one.metric, "length": data["length"]}
-        if thought.finished is not None:
-            details["thinking"] = "finished" if thought.finished else "cut off before an answer"
-        return Scored(scores, details=details)
+        return Scored(scores, details=details | thought.details)
 
     def _scores(self, data: Mapping[str, Any], value: float) -> dict[str, Score]:
         weight, name = data["weight"], f"score_{data['dataset']}"

@@ -89,7 +89,8 @@ class LongBenchV2(Task):
         file = _VARIANTS[self.variant]
         if self.source == "official":
             where = github_raw_url(prompts_at["repository"], prompts_at["revision"], f"{prompts_at['folder']}/{file}")
-            template = official(where, lambda text: self._template(text, where))
+            beside = f"put it in {prompts_at['folder']}/ beside {data['file']}, and give the folder of both with --data"
+            template = official(where, lambda text: self._template(text, where), instead=beside)
             url = hub_url(**data)
             return read_official(url), template, url
         path = Path(str(self.options.data))
@@ -144,9 +145,7 @@ class LongBenchV2(Task):
             "unread": Score(num=letter is None),
         }
         details: dict[str, Any] = {"choice": letter, "answer": sample.data["answer"], "domain": sample.data["domain"]}
-        if thought.finished is not None:
-            details["thinking"] = "finished" if thought.finished else "cut off before an answer"
-        return Scored(scores, details=details)
+        return Scored(scores, details=details | thought.details)
 
     def unanswered(self, sample: Sample) -> dict[str, Score]:
         """Returns the scores of a sample whose answer failed: wrong."""

@@ -16,6 +16,7 @@ from velox_eval.errors import ConfigError, unknown_name
 from velox_eval.judges.base import Judge
 from velox_eval.metrics import longgenbench_qa as metric
 from velox_eval.metrics.longgenbench import accuracy_by_entry
+from velox_eval.metrics.thinking import without_thinking
 from velox_eval.records.score import Score
 from velox_eval.tasks.base import Sample, Scored, Task, TaskData, TaskInfo, TaskOptions
 from velox_eval.tasks.qa_files import Asked, AuthorsFiles, Exam, file_exams, gsm8k_exams, mmlu_exams
@@ -114,11 +115,12 @@ class LongGenBenchQA(Task):
         return Generate(sample.sample_id, sample.data["prompt"], most, chat=True)
 
     def score(self, sample: Sample, response: str, judge: Judge) -> Scored:
-        """Returns accuracy, accuracy_answered and answered. No judge is asked."""
+        """Returns accuracy, accuracy_answered and answered. No judge is asked; a think trace holds no answers."""
+        thought = without_thinking(response)
         solutions = {int(number): solution for number, solution in sample.data["solutions"].items()}
-        results = metric.question_results(response, solutions, sample.data["kind"])
-        others = sorted(set(metric.answers_by_number(response)) - set(solutions))
-        details = {"questions": [list(result) for result in results], "other_numbers": others[:100]}
+        results = metric.question_results(thought.answer, solutions, sample.data["kind"])
+        others = sorted(set(metric.answers_by_number(thought.answer)) - set(solutions))
+        details = {"questions": [list(result) for result in results], "other_numbers": others[:100], **thought.details}
         return Scored(metric.qa_scores(results), details=details)
 
     def unanswered(self, sample: Sample) -> dict[str, Score]:

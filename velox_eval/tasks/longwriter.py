@@ -14,6 +14,7 @@ from velox_eval.engine.requests import Generate
 from velox_eval.errors import ConfigError, unknown_name
 from velox_eval.judges.base import Judge
 from velox_eval.metrics import longwriter as metric
+from velox_eval.metrics.thinking import without_thinking
 from velox_eval.records.score import Score
 from velox_eval.tasks.base import Sample, Scored, Task, TaskData, TaskInfo, TaskOptions
 from velox_eval.tasks.definition import task_files
@@ -102,22 +103,23 @@ class LongWriter(Task):
         """Returns s_l, length_following, official_words, long_repetition and, of a judge that rates, s_q by dimension.
 
         `long_repetition` counts answers of 5,000 official words and more alone. A rating that cannot be read leaves
-        the s_q scores out, with the reason in `unscored`.
+        the s_q scores out, with the reason in `unscored`. A think trace is no part of the answer.
         """
-        required = sample.data["length"]
-        written = metric.official_words(response)
+        thought = without_thinking(response)
+        text, required = thought.answer, sample.data["length"]
+        written = metric.official_words(text)
         points = metric.length_score(required, written)
-        repetition = metric.long_repetition(response, written)
+        repetition = metric.long_repetition(text, written)
         scores = {
             "s_l": Score(num=points),
             "length_following": Score(num=points / 100),
             "official_words": Score(num=written),
             "long_repetition": Score(num=repetition or 0.0, den=0.0 if repetition is None else 1.0),
         }
-        details: dict[str, Any] = {"required_words": required, "official_words": written}
+        details: dict[str, Any] = {"required_words": required, "official_words": written, **thought.details}
         unscored: dict[str, str] = {}
         if judge.rates:
-            ratings = judge.rate(sample.data["prompt"], response)
+            ratings = judge.rate(sample.data["prompt"], text)
             details["ratings"] = None if ratings.values is None else dict(ratings.values)
             if ratings.values is None:
                 unscored["s_q"] = ratings.reason or "no reason given"
