@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "md", "csv", "json")
 READABLE = 100  # columns that the narrow table needs
-NAME = 19  # columns of them for a method
+WRAPPING = ("method", "verdict")  # columns of the narrow table that may wrap
 WIDE = 400
 TESTS = "Tests"
 OUTPUT = "Output"
@@ -179,14 +179,20 @@ def _print(found: Comparison, console: Console, *, wide: bool) -> None:
 
 
 def _print_grid(table: Grid, console: Console, *, wide: bool) -> None:
+    """Columns two apart where there is room, else one; what does not fit even so wraps in WRAPPING."""
     from rich import box
     from rich.table import Table
 
     from velox_eval.cli.console import plain
 
-    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_lines=False)
-    for place, title in enumerate(table.titles):
-        shown.add_column(title, no_wrap=wide, overflow="fold", min_width=None if wide or place else NAME)
+    lines = [cell.split("\n") for row in (table.titles, *table.rows) for cell in row]
+    count = len(table.titles)
+    needed = sum(max(len(line) for cell in lines[place::count] for line in cell) for place in range(count))
+    gap = 1 if wide or needed + 2 * count - 1 <= console.width else 0
+    shown = Table(box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, show_edge=False)
+    for title in table.titles:
+        shown.add_column(title, no_wrap=wide or title not in WRAPPING, overflow="fold")
     for row in table.rows:
         shown.add_row(*(plain(cell) for cell in row))
     console.print(shown)
+    console.print()

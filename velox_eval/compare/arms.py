@@ -100,7 +100,7 @@ def make_arm(
         by_stratum={
             name: _estimate([each for each in scored if each[0].stratum == name], alpha, resamples) for name in strata
         },
-        other_scores=_others(records, what),
+        other_scores=_others(run, what),
         accuracy=summary.accuracy if summary else None,
         accuracy_scored=summary.accuracy_scored if summary else None,
         counts=_counts(run),
@@ -121,9 +121,12 @@ def _derived(run: StoredRun, what: Measure) -> Estimate:
     return Estimate(value=summary.derived.get(what.name) if summary else None, n=len(run.samples))
 
 
-def _others(records: Sequence[SampleRecord], what: Measure) -> dict[str, float | None]:
-    names = sorted({name for record in records for name in record.scores} - {what.name})
-    return {name: pooled(record.scores[name] for record in records if name in record.scores) for name in names}
+def _others(run: StoredRun, what: Measure) -> dict[str, float | None]:
+    records, summary = run.samples, run.header.summary
+    names = sorted({name for record in records for name in record.scores})
+    found = {name: pooled(record.scores[name] for record in records if name in record.scores) for name in names}
+    found |= summary.derived if summary else {}
+    return {name: value for name, value in found.items() if name != what.name}
 
 
 def _counts(run: StoredRun) -> Counts:
@@ -171,7 +174,7 @@ def _notes(run: StoredRun, what: Measure) -> tuple[str, ...]:
     elif header.status == "error":
         notes.append(f"the run ended in error: {header.error}")
     ok = [record for record in records if record.status == "ok"]
-    if header.method.evicts and ok and not any(record.method_fired for record in ok):
+    if header.method.evicts and ok and all(record.method_fired is False for record in ok):
         notes.append("nothing was evicted in any sample: this is the full cache's result; choose a smaller budget")
     lost = sum(record.status == "error" and what.name not in record.scores for record in records)
     if lost and not what.higher_is_better:

@@ -139,7 +139,9 @@ class Arm(Frozen):
     command: list[str] = Field(description="The command line of the run's last session.")
     score: Estimate = Field(description="The compared score over all samples; failed ones missed what they asked.")
     by_stratum: dict[str, Estimate] = Field(description="The same by type of sample; null with n 0: none of it here.")
-    other_scores: dict[str, float | None] = Field(description="Every other score, pooled.")
+    other_scores: dict[str, float | None] = Field(
+        description="Every other score, pooled, and those computed from them."
+    )
     accuracy: float | None = Field(description="The task's accuracy over all attempted.")
     accuracy_scored: float | None = Field(description="The same over those that were scored.")
     counts: Counts = Field(description="Samples.")

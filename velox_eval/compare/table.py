@@ -287,9 +287,15 @@ def _samples(arm: Arm, style: Style) -> str:
 
 
 def _decimals(section: Section) -> int:
-    """Three digits of the largest score that an interval reaches, at least two decimals and at most five."""
-    ends = [abs(end) for arm in section.arms for end in (arm.score.value, arm.score.high, arm.score.low) if end]
-    return min(5, max(2, 2 - math.floor(math.log10(max(ends, default=1.0)))))
+    """Three digits of the largest number that is shown and two of the smallest score; from two to five decimals."""
+    scores = [abs(arm.score.value) for arm in section.arms if arm.score.value]
+    ends = [abs(end) for arm in section.arms for end in (arm.score.high, arm.score.low) if end]
+
+    def place(number: float) -> int:
+        return -math.floor(math.log10(number))
+
+    large, small = place(max([*scores, *ends], default=1.0)) + 2, place(min(scores, default=1.0)) + 1
+    return min(5, max(2, large, min(small, large + 2)))
 
 
 def _share(value: float | None) -> str:
