@@ -154,6 +154,10 @@ def test_what_is_not_there_is_named_with_the_way_out(tmp_path: Path, hub: Hub) -
     assert "\n" not in error
     bad = load(tmp_path, hub.base, variant="hotpotqa", HF_HUB_OFFLINE="1")["error"]
     assert "HF_HUB_OFFLINE is set" in bad
+    code = task_info("longbench").settings["official"]["prompts"]
+    hub.place(**code, hub=False).unlink()
+    missing = load(tmp_path, hub.base, variant="hotpotqa")["error"]
+    assert "download dataset2prompt.json from there and put it in a folder config/ beside the data" in missing
     hub.put("longbench", "no archive", json.dumps(TEMPLATES))
     assert "cannot fetch zip://data/hotpotqa.jsonl" in load(tmp_path, hub.base, variant="hotpotqa")["error"]
     assert "cannot fetch" in load(tmp_path, "http://127.0.0.1:9", variant="hotpotqa")["error"]

@@ -73,11 +73,15 @@ def prefix_token(tokenizer: Any) -> int:
     return int(tokenizer.eos_token_id if bos is None else bos)
 
 
-def encode_text(tokenizer: Any, text: Text, *, special: bool = True) -> list[int]:
-    """Returns the tokens of a raw text; with `special` those its tokenizer adds, unless the text already begins so."""
+def encode_text(tokenizer: Any, text: Text, *, special: bool = True, **options: Any) -> list[int]:
+    """Returns the tokens of a raw text; with `special` those its tokenizer adds, unless the text already begins so.
+
+    `options` go to the tokenizer.
+    """
     if not isinstance(text, str):
         return list(text)
-    return list(tokenizer.encode(text, add_special_tokens=special and not _starts_with_bos(tokenizer, text)))
+    special = special and not _starts_with_bos(tokenizer, text)
+    return list(tokenizer.encode(text, add_special_tokens=special, **options))
 
 
 def encode_pair(tokenizer: Any, context: Text, continuation: Text) -> tuple[list[int], list[int]]:

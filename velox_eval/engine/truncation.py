@@ -21,7 +21,7 @@ def cut_middle(tokenizer: Any, request: Generate, context_length: int | None) ->
     """
     if request.cut_middle is None:
         return request, 0
-    tokens = encode_text(tokenizer, request.prompt)
+    tokens = encode_text(tokenizer, request.prompt, verbose=False)  # it would warn of a length that is dealt with here
     room = None if context_length is None else context_length - request.max_tokens
     most, shorter = request.cut_middle, request
     while True:

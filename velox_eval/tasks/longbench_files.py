@@ -8,7 +8,7 @@ from typing import Any
 
 from velox_eval.errors import ConfigError, DataError
 from velox_eval.tasks.longbench_rows import DataSet, Template, read_templates
-from velox_eval.tasks.sources import Row, github_raw_url, hub_url, read_official, read_rows
+from velox_eval.tasks.sources import Row, github_raw_url, hub_url, official, parse_rows, read_official, read_rows
 
 PROMPTS = "dataset2prompt.json"
 FINISHED = "MiniLongBench_"  # file names of rows whose prompts are finished
@@ -21,7 +21,9 @@ def official_rows(name: str, place: Mapping[str, str]) -> list[Row]:
 
 def official_templates(names: Sequence[str], place: Mapping[str, str]) -> dict[str, Template]:
     """Returns the templates of `names` from the authors' repository."""
-    (row,) = read_official(github_raw_url(**place))
+    url = github_raw_url(**place)
+    beside = "put it in a folder config/ beside the data, and give the folder of both with --data"
+    (row,) = official(url, lambda text: parse_rows(text, url), instead=beside)
     return read_templates(row, names)
 
 

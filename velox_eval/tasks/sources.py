@@ -252,20 +252,21 @@ def read_official(url: str) -> list[Row]:
     return official(url, lambda text: parse_rows(text, url))
 
 
-def official(url: str, parse: Callable[[str], T]) -> T:
+def official(url: str, parse: Callable[[str], T], *, instead: str | None = None) -> T:
     """Returns what `parse` makes of the text of a file at `url`, a pinned revision, read through `datasets`.
 
     `zip://MEMBER::URL` is one file of an archive. A file once fetched and parsed is kept in the cache directory and
     read from there, offline too; what a replaced base URL serves is never kept. Raises DataError naming the URL and
-    `--data` when it cannot be fetched (offline mode set, no network, no such file).
+    what to do `instead` (default: give the file with `--data`) when it cannot be fetched (offline mode set, no
+    network, no such file).
     """
     if not url.rsplit("::", 1)[-1].startswith((_RAW_BASE + "/", _HUB_BASE + "/")):
-        return parse(_fetch(url))
+        return parse(_fetch(url, instead))
     name = url.split("::")[0].rsplit("/", 1)[-1]
     kept = cache_directory() / "official" / hashlib.sha256(url.encode()).hexdigest()[:16] / name
     if kept.is_file():
         return parse(kept.read_text(encoding="utf-8"))
-    text = _fetch(url)
+    text = _fetch(url, instead)
     parsed = parse(text)
     kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=kept.parent, delete=False) as part:
@@ -274,10 +275,10 @@ def official(url: str, parse: Callable[[str], T]) -> T:
     return parsed
 
 
-def _fetch(url: str) -> str:
+def _fetch(url: str, instead: str | None) -> str:
     for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"):
         if os.environ.get(variable, "").strip().lower() not in _OFF:
-            raise DataError(_how_to_get(url, f"{variable} is set"))
+            raise DataError(_how_to_get(url, instead, f"{variable} is set"))
     import datasets
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # the transport's, not always an OSError
 
@@ -291,11 +292,17 @@ def _fetch(url: str) -> str:
             )
             return str(table[0]["text"])
         except (OSError, RuntimeError, ValueError, HTTPError, BadZipFile, datasets.exceptions.DatasetsError) as error:
-            raise DataError(_how_to_get(url, f"{type(error).__name__}: {str(error).splitlines()[0]}")) from None
+            raise DataError(_how_to_get(url, instead, f"{type(error).__name__}: {_first_line(error)}")) from None
 
 
-def _how_to_get(url: str, reason: str) -> str:
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")
+
+
+def _how_to_get(url: str, instead: str | None, reason: str) -> str:
     address = url.rsplit("::", 1)[-1]
     file = address.rsplit("/", 1)[-1]
-    way = "unpack it and give its folder with --data" if address != url else f"give its place with --data PATH/{file}"
-    return f"cannot fetch {url} ({reason}); download {file} from there and {way}"
+    if instead is None:
+        archive = address != url
+        instead = "unpack it and give its folder with --data" if archive else f"give its place with --data PATH/{file}"
+    return f"cannot fetch {url} ({reason}); download {file} from there and {instead}"
