@@ -45,8 +45,9 @@ def generation_settings(given: Mapping[str, Any], *, max_tokens: int, seed: int)
     """
     from lm_eval.models.utils import normalize_gen_kwargs
 
+    given = {name: value for name, value in given.items() if value is not None}
     try:
-        settings = dict(normalize_gen_kwargs(dict(given), max_tokens))
+        settings = dict(normalize_gen_kwargs(given, max_tokens))
         until = settings.pop("until")
         limit, temperature = int(settings.pop("max_gen_toks")), float(settings.pop("temperature", 0.0))
         top_p = float(settings.pop("top_p", None) or 1.0)
