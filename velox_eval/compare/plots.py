@@ -205,7 +205,7 @@ def _scatter(
             face = colour if not front or (point.x, point.y) in best else "white"
             edge = {"markerfacecolor": face, "markeredgecolor": colour, "markeredgewidth": 1.1}
             wide = 8 if marker == "*" else 4.2 + 3.2 * (rooms.index(point.room) / len(rooms) if point.room else 1)
-            axes.plot(x, point.y, marker=marker, ms=wide, linestyle="none", zorder=4, **edge)
+            axes.plot(x, point.y, marker=marker, ms=wide, linestyle="none", zorder=4, clip_on=False, **edge)
     _scale(axes, [point.y for point in points], log)
     axes.set_xlabel(f"peak cache, {unit} (largest of the samples)", fontsize=TEXT, color=SOFT)
     axes.margins(x=0.04)
