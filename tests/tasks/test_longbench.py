@@ -244,6 +244,7 @@ def test_what_is_missing_is_said(folder: Folder) -> None:
     assert limited.total == 5
     assert limited.incomplete is not None
     assert limited.incomplete.endswith("3 of 5 samples")
+    assert [sample.stratum for sample in task_of(place, limit=1)[1].samples] == ["hotpotqa"]
     _, one = task_of(place, variant="hotpotqa")
     assert one.incomplete == "hotpotqa has 3 of 200 rows"
 

@@ -90,7 +90,7 @@ class LongBench(Task):
         samples = [
             sample
             for name, items in kept.items()
-            for sample in _samples(items[: counts[name]], sum(counts.values()), len(counts))
+            for sample in _samples(items[: counts.get(name, 0)], sum(counts.values()), len(counts))
         ]
         return TaskData(
             samples=samples,
@@ -151,12 +151,10 @@ class LongBench(Task):
         missing = [name for name in self.names if name not in sizes]
         if missing and (self.options.data is None or Path(self.options.data).is_dir()):
             parts.append(f"{len(missing)} of {len(self.names)} data sets are missing: {', '.join(missing)}")
-        short = [
-            f"{name} has {size} of {self.sets[name].rows} rows"
-            for name, size in sizes.items()
-            if self.sets[name].rows is not None and size < self.sets[name].rows
-        ]
-        parts += short
+        for name, size in sizes.items():
+            whole = self.sets[name].rows
+            if whole is not None and size < whole:
+                parts.append(f"{name} has {size} of {whole} rows")
         total, taken = sum(sizes.values()), sum(counts.values())
         if taken < total:
             parts.append(f"{taken} of {total} samples")
