@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+import sqlite3
 
 import pytest
 
 from tests.judges.server import JudgeServer, refusal, words
 from velox_eval.errors import JudgeError
+from velox_eval.judges import DIMENSIONS
 from velox_eval.records.store import load_run
 from velox_eval.runs.judging import JudgeOptions
 from velox_eval.runs.observer import Observer
@@ -179,6 +182,20 @@ def test_scoring_again_asks_for_several_answers_at_a_time(options, judged, serve
     assert [record.index for record in scored.samples] == list(range(8))
 
 
+def test_ratings_reach_the_scores_and_a_missing_dimension_leaves_them_out(judged, server):
+    points = dict(zip(DIMENSIONS, (5, 4, 3, 2, 1, 3), strict=True))
+    short = {name: value for name, value in points.items() if name != "Clarity"}
+    replies = [words("yes"), words(f"```json\n{json.dumps(points)}\n```"), words(json.dumps(short)), words("7")]
+    server.say = lambda prompt, number: replies[number]
+    result = run(judged(task="longwriter", data=None, limit=3))
+    assert result.header.status == "success"
+    assert result.header.summary.n_unscored == 2
+    assert [record.details["ratings"] for record in result.samples].count(points) == 1
+    reasons = sorted(record.unscored["s_q"] for record in result.samples if record.unscored)
+    assert reasons[0] == "the reply has no JSON objects where one was asked for: '7'"
+    assert reasons[1] == "the reply lacks Clarity"
+
+
 def test_a_model_beside_the_one_that_answers(options, tiny_model_dir, tmp_path):
     """Judging in the midst of a batch changes no answer, and its replies come from the model."""
     judging = JudgeOptions(cache=tmp_path / "replies")
@@ -202,9 +219,14 @@ def test_a_judge_model_that_is_not_there(options):
 
 @pytest.mark.model
 def test_the_small_model_judges_for_real(options, tmp_path):
-    judging = JudgeOptions(cache=tmp_path / "replies")
-    result = run(options(judge="mlx:smollm2-135m", judging=judging))
+    """It is a bad judge ("The answer is no."), but it answers what it is asked, and what is not readable is said."""
+    result = run(options(judge="mlx:smollm2-135m", judging=JudgeOptions(2, cache=tmp_path / "replies")))
     assert result.header.status == "success"
-    verdicts = [check[3] for record in result.samples for check in record.details["checks"] if check[2]]
-    assert verdicts
-    assert any(verdict is not None for verdict in verdicts)
+    with contextlib.closing(sqlite3.connect(tmp_path / "replies" / "replies.sqlite3")) as file:
+        replies = [row[0] for row in file.execute("SELECT reply FROM replies")]
+    assert replies
+    assert all(re.search(r"\b(yes|no)\b", reply.lower()) for reply in replies)
+    for record in result.samples:
+        unclear = sum(check[2] and check[3] is None for check in record.details["checks"])
+        assert unclear == sum(record.details["unreadable"].values())
+        assert record.details["judge"]["differing"] == 0  # greedy
