@@ -74,7 +74,7 @@ def night(suite, tmp_path, watching) -> Callable[..., NightlyResult]:
 
     def run(**changes: Any) -> NightlyResult:
         methods = (SuiteMethod(name="tova:paper"), SuiteMethod(name="streaming_llm"))
-        asked = suite(task=TASKS, batch_size=4, method=methods)
+        asked = suite(task=TASKS, batch_size=4, method=methods, budgets=(600,))
         options = {"results": tmp_path / "results", "repeats": 5, "speed_tolerance": TOLERANCE, "observer": watching()}
         result = nightly(asked, tmp_path / "baseline.json", **(options | changes))
         assert isinstance(result, NightlyResult)
@@ -119,7 +119,7 @@ def test_nights_are_green_against_themselves_and_red_when_something_broke(night,
     assert line.p <= 0.05
     text = markdown(wrong)
     assert text.startswith("# Nightly tiny: red\n")
-    assert "1 of 3 runs got worse:\n- **fidelity: tova:paper, budget 40**: mean_kl" in text
+    assert "1 of 3 runs got worse:\n- **fidelity: tova:paper, budget 600**: mean_kl" in text
     folder = tmp_path / "report"
     for result in (again, wrong):
         files = write_night_report(result, folder)

@@ -75,7 +75,13 @@ def _red(result: NightlyResult) -> bool:
 
 
 def _to_job_page(text: str) -> None:
+    from velox_eval.errors import ConfigError
+
     page = os.environ.get("GITHUB_STEP_SUMMARY")
-    if page:
+    if not page:
+        return
+    try:
         with Path(page).open("a", encoding="utf-8") as file:
             file.write(text)
+    except OSError as error:
+        raise ConfigError(f"GITHUB_STEP_SUMMARY={page}: cannot be written ({error.strerror or error})") from error

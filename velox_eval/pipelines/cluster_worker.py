@@ -6,7 +6,9 @@ Everything about the model runs on one thread of its own, whatever threads Dask 
 
 from __future__ import annotations
 
+import atexit
 import hashlib
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -218,10 +220,12 @@ _pools: list[Any] = []
 
 
 def _on_model_thread(work: Callable[[], T]) -> T:
-    """Runs `work` on the thread of the model: a daemon, so that the process may end without mlx being taken down."""
+    """Runs `work` on the one thread that knows the model."""
     from distributed.threadpoolexecutor import ThreadPoolExecutor
 
     if not _pools:  # at the first order: importing this starts nothing
         _pools.append(ThreadPoolExecutor(1, thread_name_prefix="velox-eval-model"))
+        # Where another thread than the main one used mlx, taking mlx down at the end aborts the process now and then.
+        atexit.register(os._exit, 0)
     result: T = _pools[0].submit(work).result()
     return result
