@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velox_eval.metrics.repetition import repeated_spans, repetition_by_decile, repetition_rate, words
+from velox_eval.metrics.repetition import (
+    rates_at_equal_length,
+    repeated_spans,
+    repetition_by_decile,
+    repetition_rate,
+    words,
+)
 
 
 @pytest.mark.parametrize(
@@ -101,3 +107,11 @@ def test_tenths_add_up_to_the_rate(text: str, n: int) -> None:
         assert sums == []
     else:
         assert sum(again for again, _ in sums) / sum(total for _, total in sums) == pytest.approx(rate)
+
+
+def test_at_equal_length_only_what_both_have_counts():
+    """By hand: the long text's loop starts after the short one has ended."""
+    short, long = "a b c d e", "a b c d e a b c d e"
+    assert rates_at_equal_length(short, long) == (0.0, 0.0, 5)
+    assert rates_at_equal_length(long, "p q r s p q r s p q") == (2 / 7, 3 / 7, 10)
+    assert rates_at_equal_length("a b c", long) is None

@@ -68,10 +68,11 @@ def rates_at_equal_length(first: str, second: str, n: int = 4) -> EqualLengthRat
     """
     ours, theirs = words(first), words(second)
     length = min(len(ours), len(theirs))
-    repeats = [_repeats(tokens[:length], n) for tokens in (ours, theirs)]
-    if not repeats[0]:
+    first_repeats, second_repeats = (_repeats(tokens[:length], n) for tokens in (ours, theirs))
+    if not first_repeats:
         return None
-    return EqualLengthRates(*(sum(each) / len(each) for each in repeats), words=length)
+    grams = len(first_repeats)
+    return EqualLengthRates(sum(first_repeats) / grams, sum(second_repeats) / grams, length)
 
 
 def repeated_spans(text: str, n: int = 4) -> list[Span]:
