@@ -28,7 +28,7 @@ def evaluated(folder: Path, method: str, *arguments: str) -> tuple[dict[str, Any
     return json.loads(results.read_text()), load_run(run.parent)
 
 
-@pytest.mark.parametrize("method", ["full", "streaming_llm,budget=64", "morphkv,budget=64", "morphkv:paper,budget=64"])
+@pytest.mark.parametrize("method", ["full", "morphkv:paper,budget=64"])
 def test_a_needle_is_looked_for_offline(tmp_path: Path, method: str) -> None:
     pytest.importorskip("wonderwords")
     results, run = evaluated(tmp_path, method, *NEEDLE)

@@ -136,7 +136,7 @@ class Likelihood:
     def _score_firsts(self, context: Context, ready: Ready, logits: mx.array) -> list[Span]:
         use = cache_use(ready.session.caches, 0)
         scores, best = log_probabilities(logits[None], [[span.tokens[0] for span in context.spans]])
-        over = []
+        over: list[Span] = []
         for span, logprob in zip(context.spans, scores[0], strict=True):
             span.owner.held(use)
             span.note(logprob, best[0][0])
@@ -260,7 +260,7 @@ def log_probabilities(logits: mx.array, tokens: Sequence[Sequence[int]]) -> tupl
 
     Logits of one place [1, 1, V] are those of every token.
     """
-    wide, wanted = logits.astype(mx.float32), mx.array(tokens)
+    wide, wanted = logits.astype(mx.float32), mx.array([list(row) for row in tokens])
     total = mx.logsumexp(wide, axis=-1)
     if wide.shape[1] == 1 and wide.shape[0] == 1:
         picked = wide[0, 0][wanted] - total

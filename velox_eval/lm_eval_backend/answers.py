@@ -90,7 +90,7 @@ def _in_words(configuration: Mapping[str, Any]) -> str:
 def _restored(kind: str, fields: dict[str, Any]) -> Generation | ScoredPairs:
     use = fields.pop("cache")
     cache = CacheUse(**{**use, "kept_tokens": tuple(use["kept_tokens"])})
-    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    plain: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
     return Generation(**plain, cache=cache) if kind == "generate_until" else ScoredPairs(**plain, cache=cache)
 
 

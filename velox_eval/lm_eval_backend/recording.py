@@ -49,7 +49,7 @@ def add_costs(lm: VeloxLM, tasks: Mapping[str, Any], samples: Mapping[str, list[
 
 
 def _kind(task: Any) -> str:
-    return _KINDS.get(task.OUTPUT_TYPE, task.OUTPUT_TYPE)
+    return str(_KINDS.get(task.OUTPUT_TYPE, task.OUTPUT_TYPE))
 
 
 def _costs(found: Generation | ScoredPairs) -> dict[str, Any]:
