@@ -1,4 +1,4 @@
-"""attention_tap: lets eviction caches supply their own mask and see the queries.
+"""attention_tap: lets eviction caches supply their own mask and see the queries and, on a CPU, the logits.
 
 Most mlx-lm model files import `scaled_dot_product_attention` by name, with the cache as an argument. Inside
 `attention_tap(model)` that name, in every module the model's layers come from, is a wrapper that treats calls
@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+from velox_eval.caches.attention import fits, one_token
 from velox_eval.caches.counted import CountedCache
 from velox_eval.mlx import mx
 
@@ -64,8 +65,11 @@ def _tapped(original: Callable[..., mx.array]) -> Callable[..., mx.array]:
         if not isinstance(cache, CountedCache):
             return original(queries, keys, values, cache=cache, scale=scale, mask=mask, **rest)
         mask = cache.mask_for(queries.shape[2], keys.shape[2], mask)
-        out = original(queries, keys, values, cache=cache, scale=scale, mask=mask, **rest)
-        cache.attended(queries, scale)
+        if fits(queries, keys, values, mask, rest):
+            out, logits = one_token(queries, keys, values, scale, mask, cache.probe)
+        else:
+            out, logits = original(queries, keys, values, cache=cache, scale=scale, mask=mask, **rest), None
+        cache.attended(queries, scale, logits)
         return out
 
     return attention

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from velox_eval.caches import policy_state
+from velox_eval.caches.attention import layer_mask
 from velox_eval.caches.counted import CountedCache
 from velox_eval.caches.slots import (
     FREE,
@@ -58,8 +59,9 @@ class EvictionCache(CountedCache):
         self._attended_rows = [0]  # rows per sequence in what update_and_fetch last returned
         self.read_by_others = False  # later layers of the model attend to this layer's rows
         self._shown: tuple[mx.array, mx.array] | None = None  # what they attend to
-        self._unseen_keys: mx.array | None = None  # new keys whose queries the policy still waits for
+        self._unseen_keys: mx.array | None = None  # new keys whose attention the policy still waits for
         self._scale = 0.0  # of the logits, as last shown
+        self._logits: mx.array | None = None  # of the step that is being observed, as Rows has them
 
     # What the model asks.
 
@@ -111,7 +113,7 @@ class EvictionCache(CountedCache):
         held = self._held
         shown = self._renumbered(keys) if self.policy.renumbers and self.rows != self.tokens_seen else held.keys
         shown_values = held.values  # before anything is merged into them
-        if self.policy.needs_queries:
+        if self.policy.needs_queries or (self.tapped and self.policy.key_as_query):
             self._unseen_keys = keys
         else:
             self._observe_and_evict(keys, None, 0.0)
@@ -133,42 +135,37 @@ class EvictionCache(CountedCache):
     # What the attention tap asks.
 
     def mask_for(self, new: int, slots: int, mask: Any) -> Any:
-        """Returns the mask this layer needs for `new` queries over `slots` rows, given the model's own.
-
-        The model makes one mask from one layer's cache; where this layer holds other rows, its own replaces it.
-        """
-        array = isinstance(mask, mx.array)
-        boolean = array and mask.dtype == mx.bool_
-        if new > 1:
-            if not array or mask.shape[-1] == slots:
-                return mask
-            own: Any = "causal"
-        else:
-            own = rows_mask(self._attended_rows)
-        if not array or boolean:
-            return own
-        if mask.shape[-1] != slots or isinstance(own, str):
-            raise MethodError("this model adds scores through its mask, and its layers hold different rows")
-        return mask if own is None else mx.where(own, mask, -mx.inf)
+        """Returns the mask this layer needs for `new` queries over `slots` rows, given the model's own."""
+        return layer_mask(self._attended_rows, new, slots, mask)
 
     @property
     def awaits_queries(self) -> bool:
-        """Whether the last step's queries have not been shown."""
+        """Whether the policy waits to be shown the last step's attention."""
         return self._unseen_keys is not None
 
-    def attended(self, queries: mx.array, scale: float) -> None:
-        """Shows the policy the queries [B, H_q, S, D] of this step and the logits' scale, once attention is done."""
+    @property
+    def probe(self) -> mx.array | None:
+        """The newest keys [B, H, 1, D] where the policy has them stand in for queries."""
+        return self._unseen_keys if self.policy.key_as_query else None
+
+    def attended(self, queries: mx.array, scale: float, logits: mx.array | None = None) -> None:
+        """Shows the policy the queries [B, H_q, S, D] of this step and the logits' scale, once attention is done.
+
+        `logits` [B, H, G + 1, C]: those of one token's queries, scaled, and of the probe; None: not at hand.
+        """
         keys, self._unseen_keys = self._unseen_keys, None
         self.query_heads = queries.shape[1]
         self._scale = scale
         if keys is None:
             return
-        if queries.shape[-1] != keys.shape[-1]:
+        if self.policy.needs_queries and queries.shape[-1] != keys.shape[-1]:
             raise MethodError(
                 f"this model's queries have {queries.shape[-1]} dimensions, and its cache holds latents of "
                 f"{keys.shape[-1]}: a method that ranks by queries cannot run on it; use the adapted variant"
             )
-        self._observe_and_evict(keys, queries, scale)
+        self._logits = logits
+        self._observe_and_evict(keys, queries if self.policy.needs_queries else None, scale)
+        self._logits = None
 
     # Appending.
 
@@ -278,6 +275,7 @@ class EvictionCache(CountedCache):
             queries=queries,
             scale=scale,
             budgets=tuple(self.budgets),
+            logits=self._logits,
         )
 
     def _observe(self, rows: Rows) -> None:

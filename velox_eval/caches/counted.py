@@ -31,6 +31,7 @@ class CountedCache(BaseCache, metaclass=_NamesOurEngine):  # type: ignore[misc]
         self.peak_rows = [0]  # rows in transit included
         self.peak_aux_bytes = 0  # per sequence
         self.peak_slots = 0
+        self.tapped = False  # whether the attention tap is sure to show this layer's attention
 
     @abstractmethod
     def kept_positions(self) -> mx.array:
@@ -101,11 +102,16 @@ class CountedCache(BaseCache, metaclass=_NamesOurEngine):  # type: ignore[misc]
 
     @property
     def awaits_queries(self) -> bool:
-        """Whether a policy waits to be shown the last step's queries."""
+        """Whether a policy waits to be shown the last step's attention."""
         return False
 
-    def attended(self, queries: mx.array, scale: float) -> None:
-        """Called after each attention with its queries [B, H_q, S, D] and the logits' scale."""
+    @property
+    def probe(self) -> mx.array | None:
+        """Keys [B, H, 1, D] whose logits are wanted beside those of one token's queries; None: none are."""
+        return None
+
+    def attended(self, queries: mx.array, scale: float, logits: mx.array | None = None) -> None:
+        """Called after each attention with its queries [B, H_q, S, D], the logits' scale and, at hand or not, them."""
 
     def finish_prompt(self) -> None:
         """Called once the whole prompt is in, before the first decoded token."""

@@ -80,7 +80,8 @@ class MethodSession:
     `budget` is the sequence's own (see MethodConfig.budget_for); None keeps everything (an installed package's
     cache then has the package's default budget). `encode` turns text into
     tokens, for methods that run text of their own through the model. `directions`: one a layer, for methods that
-    need the model calibrated.
+    need the model calibrated. `tapped`: every layer's attention is known to be shown (see `check_tap`), so that
+    methods with keys in place of queries need not compute its logits again.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class MethodSession:
         seed: int = 0,
         encode: Callable[[str], list[int]] | None = None,
         directions: Sequence[Directions] | None = None,
+        tapped: bool = False,
     ) -> None:
         self.model = model
         self.method = method
@@ -105,6 +107,7 @@ class MethodSession:
         caches = self._installed(evict_block) if method.variant.installed else self._adapted(evict_block, seed)
         for at, cache in zip(self.layers, caches, strict=True):
             self.caches[at] = cache
+            cache.tapped = tapped
         self._open = ExitStack()
 
     def _adapted(self, evict_block: int | None, seed: int) -> Sequence[CountedCache]:
@@ -198,21 +201,30 @@ class MethodSession:
                 f"{self.method.label} needs the model's queries or the prompt's end: run it in a MethodSession"
             )
 
-    def check_tap(self) -> None:
-        """Raises MethodError when the method needs queries or rotations that this model does not show."""
+    def check_tap(self) -> bool:
+        """Returns whether every layer's attention is shown to its cache, where the method has a use for it.
+
+        The session is used up. Raises MethodError when the method needs queries or rotations that this model does
+        not show.
+        """
         policies = [cache.policy for cache in self.evicting if isinstance(cache, EvictionCache)]
         if any(policy.renumbers for policy in policies):
             check_rotations(self.model, self.layers, [Rotation(policy.layer) for policy in policies])
-        if not self.method.variant.needs_queries:
-            return
+        if not any(policy.needs_queries or policy.key_as_query for policy in policies):
+            return False
+        for cache in self.evicting:
+            cache.tapped = True
         with self, self.reading():
             for count in (2, 1):  # some models attend in another way when tokens come one by one
                 mx.eval(self.model(mx.zeros((1, count), mx.int32), cache=self.caches))
-                self._refuse_unseen()
+                if any(cache.awaits_queries for cache in self.evicting):
+                    self._refuse_unseen()
+                    return False
+        return True
 
     def _refuse_unseen(self) -> None:
         unseen = [layer for layer in self.layers if self.caches[layer].awaits_queries]
-        if unseen:
+        if self.method.variant.needs_queries:
             raise MethodError(
                 f"{self.method.label} ranks by the model's queries, but the attention of layers {unseen} of this "
                 f"model ({type(self.model).__module__}) cannot be tapped; use the adapted variant"

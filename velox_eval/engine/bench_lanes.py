@@ -51,7 +51,7 @@ class Lane:
         with ExitStack() as stack:
             inputs = [stack.enter_context(_recorded(cache)) for cache in self.caches]
             self.step()
-        mx.eval([[i.keys, i.values, *([] if i.queries is None else [i.queries])] for i in inputs])
+        mx.eval([[a for a in (i.keys, i.values, i.queries, i.logits) if a is not None] for i in inputs])
         return inputs
 
 
@@ -63,6 +63,7 @@ class StepInput:
     values: Any = None
     queries: Any = None
     scale: float = 0.0
+    logits: Any = None  # what attention shares of its own work
 
 
 @contextmanager
@@ -75,9 +76,9 @@ def _recorded(cache: EvictionCache) -> Iterator[StepInput]:
         seen.keys, seen.values = keys, values
         return update(keys, values)
 
-    def noted_queries(queries: mx.array, scale: float) -> None:
-        seen.queries, seen.scale = queries, scale
-        attended(queries, scale)
+    def noted_queries(queries: mx.array, scale: float, logits: mx.array | None = None) -> None:
+        seen.queries, seen.scale, seen.logits = queries, scale, logits
+        attended(queries, scale, logits)
 
     cache.__dict__ |= {"update_and_fetch": noted_update, "attended": noted_queries}
     try:
@@ -99,7 +100,7 @@ class CachesAlone:
         for cache, new in zip(self.caches, self.inputs, strict=True):
             shown.append(cache.update_and_fetch(new.keys, new.values))
             if new.queries is not None:
-                cache.attended(new.queries, new.scale)
+                cache.attended(new.queries, new.scale, new.logits)
         mx.eval(shown, [cache.state for cache in self.caches])
 
     def timed(self, steps: int) -> float:

@@ -65,7 +65,7 @@ class _QueryMoments(EvictionCache):
         self.second: mx.array | float = 0.0  # [H_q, D, D]
         self.first: mx.array | float = 0.0  # [H_q, D]
 
-    def attended(self, queries: mx.array, scale: float) -> None:
+    def attended(self, queries: mx.array, scale: float, logits: mx.array | None = None) -> None:
         """Adds the queries [1, H_q, S, D]."""
         rows = queries[0].astype(mx.float32)
         self.second = self.second + rows.swapaxes(-1, -2) @ rows

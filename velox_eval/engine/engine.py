@@ -100,6 +100,7 @@ class Engine:
         self.evict_block = evict_block
         self.sampling = sampling or Sampling()
         self._directions = find_directions(loaded, method)
+        self._tapped = False  # until the probe has shown it
         probe = self._session(None)
         self.eviction_layers, self.other_layers = tuple(probe.layers), probe.other_layers
         if batch_size is None:
@@ -112,7 +113,7 @@ class Engine:
             raise ConfigError(
                 f"batch_size={batch_size}: {probe.unbatched} decode one at a time; use 1, with no memory limit"
             )
-        probe.check_tap()
+        self._tapped = probe.check_tap()
         self.begin()
 
     def _session(self, budget: int | None, seed: int = 0) -> MethodSession:
@@ -124,6 +125,7 @@ class Engine:
             seed=seed,
             encode=self.encode,
             directions=self._directions,
+            tapped=self._tapped,
         )
 
     def encode(self, text: str) -> list[int]:

@@ -6,7 +6,7 @@ here asks the device for a value.
 
 from __future__ import annotations
 
-from velox_eval.methods.policy import Rows
+from velox_eval.methods.policy import Rows, newest_key_logits
 from velox_eval.mlx import mx
 
 
@@ -36,8 +36,11 @@ def key_attention(rows: Rows, counted: mx.array | None = None) -> mx.array:
     Scaled by 1/sqrt(D). A new row pays nothing to itself, to later ones, to free slots and to rows that are not
     `counted` (boolean [B, H, C]; None: all are); where nothing is left, as before the first row, it pays nothing.
     """
-    keys, new = rows.keys.astype(mx.float32), rows.new_keys.astype(mx.float32)
-    logits = (new @ keys.swapaxes(-1, -2)) * (1.0 / float(keys.shape[-1]) ** 0.5)
+    if rows.new_keys.shape[2] == 1:
+        logits = newest_key_logits(rows)
+    else:
+        keys, new = rows.keys.astype(mx.float32), rows.new_keys.astype(mx.float32)
+        logits = (new @ keys.swapaxes(-1, -2)) * (1.0 / float(keys.shape[-1]) ** 0.5)
     before = rows.positions[:, :, None] < new_positions(rows)
     if rows.any_free:
         before = before & (rows.positions[:, :, None] >= 0)
@@ -52,6 +55,9 @@ def query_logits(rows: Rows) -> mx.array:
 
     A new query sees the rows up to its own. Needs `Rows.queries`.
     """
+    if rows.logits is not None:
+        logits = rows.logits[:, :, :-1, None]
+        return mx.where((rows.positions >= 0)[:, :, None, None], logits, -mx.inf) if rows.any_free else logits
     assert rows.queries is not None
     keys, queries = rows.keys.astype(mx.float32), rows.queries.astype(mx.float32)
     batch, heads, slots, _ = keys.shape

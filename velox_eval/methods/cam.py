@@ -42,6 +42,7 @@ class CaM(Policy):
     """Ranks by cumulative key-as-query attention; blends what goes into the most similar row that stays."""
 
     merges = True
+    key_as_query = True
     slot_state = ("mass", "length")
 
     def __init__(self, params: Mapping[str, Value], layer: Layer | None = None) -> None:

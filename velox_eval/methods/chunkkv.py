@@ -37,43 +37,78 @@ NOWHERE = 2**31 - 1  # sorts after every position
 class ChunkKV(Policy):
     """Marks whole chunks; marked rows leave first."""
 
-    slot_state = ("mass", "mark")
+    key_as_query = True
+    slot_state = ("mass", "mark", "rank")
 
     def observe(self, rows: Rows, state: State) -> State:
-        """Returns `mass` [B, H, C], what each row is worth, and `mark` [B, H, C], below 0 for rows that must go."""
+        """Returns `mass`, `mark`, `rank` [B, H, C]: what each row is worth, below 0 for rows that must go, its place.
+
+        `rank` int32 [B, H, C] is a row's place in time among those that chunks are made of, neither sinks nor marked;
+        C for others. It is kept up to date: to sort positions at every step would cost more than all the rest.
+        """
         mark = state.get("mark")
         mark = mx.zeros(rows.positions.shape) if mark is None else mx.where(fresh(rows), 0.0, mark)
         if self.params["score"] == "key_norm":
             mass = mx.linalg.norm(rows.keys.astype(mx.float32), axis=-1)
         else:
             mass = accumulated(rows, state.get("mass"), key_attention(rows, mark >= 0), first=1.0)
-        return {"mass": mass, "mark": self._marked(rows, mass, mark)}
+        body = (rows.positions >= self.n_sink) & (mark >= 0)
+        held = (rows.positions >= 0).sum(axis=-1, keepdims=True)
+        missing = held - _budgets(rows) - (mark < 0).sum(axis=-1, keepdims=True)
+        if rows.new_slots is None or "rank" not in state:
+            return {"mass": mass, **self._marked(rows, mass, mark, body, missing)}
+        return {"mass": mass, **self._marked_one(rows, mass, mark, body, missing, state["rank"])}
 
     def importance(self, rows: Rows, state: State) -> mx.array:
         """Returns what each row is worth, or its mark."""
         return mx.where(state["mark"] < 0, state["mark"], state["mass"])
 
-    def _marked(self, rows: Rows, mass: mx.array, mark: mx.array) -> mx.array:
-        """Returns the marks after whole chunks were chosen, lowest mean first, until enough rows are marked."""
-        size = int(self.params["chunk_size"])
-        body = (rows.positions >= self.n_sink) & (mark >= 0)
-        missing = (rows.positions >= 0).sum(axis=-1, keepdims=True) - _budgets(rows)
-        missing = missing - (mark < 0).sum(axis=-1, keepdims=True)
+    def _marked(self, rows: Rows, mass: mx.array, mark: mx.array, body: mx.array, missing: mx.array) -> State:
+        """Marks whole chunks, lowest mean first, until `missing` [B, H, 1] rows are marked; from scratch."""
+        size, slots = int(self.params["chunk_size"]), mass.shape[-1]
         order = mx.argsort(mx.where(body, rows.positions, NOWHERE), axis=-1)
-        worth, count = (_chunked(mx.take_along_axis(array, order, axis=-1), size) for array in (mass * body, body))
-        count = count.sum(axis=-1)
-        mean = mx.where(count > 0, worth.sum(axis=-1) / mx.maximum(count, 1), mx.inf)
-        chunk = mx.argsort(order, axis=-1) // size  # of each slot
-        if rows.new_slots is not None:  # one row too many: one chunk at most
-            lowest = mx.argmin(mean, axis=-1, keepdims=True)
-            by_slot = mx.where((chunk == lowest) & (missing > 0), -MARK, 0.0)
-        else:
-            ranked = mx.argsort(mean, axis=-1)
-            rank = mx.argsort(ranked, axis=-1)
-            upto = mx.take_along_axis(mx.cumsum(mx.take_along_axis(count, ranked, axis=-1), axis=-1), rank, axis=-1)
-            chosen = mx.where(upto - count < missing, rank.astype(mx.float32) - MARK, 0.0)
-            by_slot = mx.take_along_axis(chosen, chunk, axis=-1)
-        return mx.where(mark < 0, -2 * MARK, mx.where(body, by_slot, 0.0))
+        rank = mx.argsort(order, axis=-1).astype(mx.int32)
+        mean, count = self._chunks(mass, order, body.sum(axis=-1, keepdims=True))
+        ranked = mx.argsort(mean, axis=-1)
+        place = mx.argsort(ranked, axis=-1)
+        upto = mx.take_along_axis(mx.cumsum(mx.take_along_axis(count, ranked, axis=-1), axis=-1), place, axis=-1)
+        chosen = mx.where(upto - count < missing, place.astype(mx.float32) - MARK, 0.0)
+        marks = mx.where(body, mx.take_along_axis(chosen, rank // size, axis=-1), 0.0)
+        left = body & (marks == 0)
+        ahead = mx.cumsum(mx.take_along_axis(left, order, axis=-1).astype(mx.int32), axis=-1) - 1
+        rank = mx.where(left, mx.take_along_axis(ahead, rank, axis=-1), slots)
+        return {"mark": mx.where(mark < 0, -2 * MARK, marks), "rank": rank.astype(mx.int32)}
+
+    def _marked_one(
+        self, rows: Rows, mass: mx.array, mark: mx.array, body: mx.array, missing: mx.array, rank: mx.array
+    ) -> State:
+        """Marks one chunk at most, where a row is `missing`: one came in, the newest of all."""
+        size, slots = int(self.params["chunk_size"]), mass.shape[-1]
+        total = body.sum(axis=-1, keepdims=True).astype(mx.int32)
+        rank = mx.where(body, mx.where(fresh(rows), total - 1, rank), slots)
+        nothing = mx.zeros((*rank.shape[:2], slots + 1), mx.int32)  # rows outside fall together into the last
+        order = mx.put_along_axis(nothing, rank, mx.arange(slots, dtype=mx.int32)[None, None], axis=-1)[..., :slots]
+        mean, count = self._chunks(mass, order, total)
+        lowest = mx.argmin(mean, axis=-1, keepdims=True).astype(mx.int32)
+        first = mx.where(missing > 0, lowest * size, slots + 1)  # nothing ranks there
+        goes = mx.take_along_axis(count, lowest, axis=-1)
+        chosen = (rank >= first) & (rank < first + goes)
+        after = mx.where((rank >= first + goes) & (rank < slots), rank - goes, rank)
+        return {
+            "mark": mx.where(mark < 0, -2 * MARK, mx.where(chosen, -MARK, 0.0)),
+            "rank": mx.where(chosen, slots, after).astype(mx.int32),
+        }
+
+    def _chunks(self, mass: mx.array, order: mx.array, total: mx.array) -> tuple[mx.array, mx.array]:
+        """Returns (mean worth [B, H, n], rows int32 [B, H, n]) of the chunks; inf where one has no rows.
+
+        `order` [B, H, C]: the slot of each rank, anything from `total` [B, H, 1] on.
+        """
+        size, slots = int(self.params["chunk_size"]), mass.shape[-1]
+        worth = mx.where(mx.arange(slots) < total, mx.take_along_axis(mass, order, axis=-1), 0.0)
+        sums = _chunked(worth, size).sum(axis=-1)
+        count = mx.clip(total - mx.arange(sums.shape[-1]) * size, 0, size).astype(mx.int32)
+        return mx.where(count > 0, sums / mx.maximum(count, 1), mx.inf), count
 
 
 class ChunkKVPaper(PromptWindow):

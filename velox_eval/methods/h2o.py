@@ -29,6 +29,7 @@ from velox_eval.mlx import mx
 class H2O(Policy):
     """Ranks by cumulative key-as-query attention that fades."""
 
+    key_as_query = True
     slot_state = ("mass",)
 
     def __init__(self, params: Mapping[str, Value], layer: Layer | None = None) -> None:

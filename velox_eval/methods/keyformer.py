@@ -36,6 +36,7 @@ LOW = 1e-9  # least uniform number of the adapted rule, whose logarithm is taken
 class Keyformer(Policy):
     """Ranks by cumulative key-as-query attention plus noise that is drawn once a row."""
 
+    key_as_query = True
     slot_state = ("mass", "noise")
 
     def __init__(self, params: Mapping[str, Value], layer: Layer | None = None) -> None:

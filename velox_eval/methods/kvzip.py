@@ -28,7 +28,7 @@ from typing import Any
 
 from velox_eval.errors import MethodError
 from velox_eval.methods import pairs
-from velox_eval.methods.policy import Policy, Rows, State, attention_weights, grouped_logits
+from velox_eval.methods.policy import Policy, Rows, State, grouped_logits, newest_key_attention
 from velox_eval.methods.spec import MethodSpec, Parameter, Variant
 from velox_eval.methods.tova import N_SINK, check_sinks, min_budget_sinks
 from velox_eval.mlx import mx
@@ -42,6 +42,7 @@ RAW_TURN_END = "\n\nAnswer: "
 class KVzip(Policy):
     """Ranks by the largest attention received from the probe."""
 
+    key_as_query = True
     slot_state = pairs.SLOT_STATE
     pair_state = pairs.PAIR_STATE
 
@@ -52,7 +53,7 @@ class KVzip(Policy):
     def importance(self, rows: Rows, state: State) -> mx.array:
         """Returns the maximum over probe rows of the attention paid to each row."""
         if self.params["probe"] == "latest":
-            return attention_weights(rows.new_keys[:, :, -1:], rows)[:, :, 0]
+            return newest_key_attention(rows)
         return pairs.largest_share(state)
 
 

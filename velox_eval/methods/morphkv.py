@@ -33,6 +33,7 @@ from velox_eval.mlx import mx
 class MorphKV(Policy):
     """Ranks by the mean attention of the last `window` keys, kept up to date step by step."""
 
+    key_as_query = True
     slot_state = window.SLOT_STATE
 
     def __init__(self, params: Mapping[str, Value], layer: Layer | None = None) -> None:
@@ -68,9 +69,11 @@ class MorphKVPaper(Policy):
         """Returns the window's queries and the share each pays to the distant rows (velox_eval.methods.distant)."""
         assert rows.queries is not None
         queries = grouped(rows.queries, rows) * rows.scale
+        logits = None if rows.logits is None else rows.logits[:, :, :-1, None]
         if self.params["group"] == "logit_sum":
             queries = queries.sum(axis=2, keepdims=True)  # a sum of products is the product with the sum
-        return distant.watched(rows, state, queries, self.window - 1, rows.newest - self.window)
+            logits = None if logits is None else logits.sum(axis=2, keepdims=True)
+        return distant.watched(rows, state, queries, self.window - 1, rows.newest - self.window, logits)
 
     def importance(self, rows: Rows, state: State) -> mx.array:
         """Returns the window's fused attention to each distant row; the recent ones count for nothing."""

@@ -7,7 +7,7 @@ Each key's logits are relative to its own, which is held as long as the key is, 
 
 from __future__ import annotations
 
-from velox_eval.methods.policy import Rows, State
+from velox_eval.methods.policy import Rows, State, newest_key_logits
 from velox_eval.methods.window import CEILING
 from velox_eval.mlx import mx
 
@@ -24,7 +24,7 @@ def paired(rows: Rows, state: State) -> State:
     """
     keys, new = rows.keys.astype(mx.float32), rows.new_keys.astype(mx.float32)
     scale = 1.0 / float(keys.shape[-1]) ** 0.5
-    logits = (new * scale) @ keys.swapaxes(-1, -2)  # [B, H, S, C]
+    logits = newest_key_logits(rows) if new.shape[2] == 1 else (new * scale) @ keys.swapaxes(-1, -2)  # [B, H, S, C]
     own_new = (new * new).sum(axis=-1) * scale  # [B, H, S]
     batch, heads, count, slots = logits.shape
     if not state:

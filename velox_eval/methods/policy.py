@@ -51,12 +51,16 @@ class Rows:
     budgets: tuple[int | None, ...] = ()  # rows each sequence may keep; None: all
     place: mx.array | int = 0  # RoPE position of the first new row; [B, 1, 1] int32 where sequences differ
     seen: tuple[int, ...] = ()  # tokens of each sequence so far
+    # [B, H, G + 1, C] float32, where attention computed them already: the logits of one new token's queries and last,
+    # with `key_as_query`, of its key in place of a query, scaled by 1/sqrt(D). Free slots hold anything.
+    logits: mx.array | None = None
 
 
 class Policy:
     """One layer's eviction rule. Subclasses set the class attributes that apply and define `importance`."""
 
     needs_queries: ClassVar[bool] = False  # Rows.queries; runs only where the attention can be tapped
+    key_as_query: ClassVar[bool] = False  # ranks by the newest key's logits (`newest_key_logits`)
     holds_prompt: ClassVar[bool] = False  # cuts to the budget once, when the whole prompt is in
     grows: ClassVar[bool] = False  # keeps every row that is decoded
     merges: ClassVar[bool] = False  # `merge` folds what is evicted into what stays
@@ -133,8 +137,24 @@ def attention_weights(queries: mx.array, rows: Rows) -> mx.array:
     return masked_softmax(logits * (1.0 / float(rows.keys.shape[-1]) ** 0.5), rows)
 
 
+def newest_key_logits(rows: Rows) -> mx.array:
+    """Returns [B, H, 1, C] float32: the logits of the newest key in place of a query, scaled by 1/sqrt(D)."""
+    if rows.logits is not None:
+        return rows.logits[:, :, -1:]
+    newest = rows.new_keys[:, :, -1:].astype(mx.float32)
+    logits: mx.array = (newest @ rows.keys.astype(mx.float32).swapaxes(-1, -2)) * (1.0 / float(newest.shape[-1]) ** 0.5)
+    return logits
+
+
+def newest_key_attention(rows: Rows) -> mx.array:
+    """Returns [B, H, C] float32: the softmax attention of the newest key, in place of a query, to the rows held."""
+    return masked_softmax(newest_key_logits(rows), rows)[:, :, 0]
+
+
 def latest_attention(rows: Rows) -> mx.array:
     """Returns [B, H, G, C] float32: the newest query's softmax attention to the rows held, by query head."""
+    if rows.logits is not None:
+        return masked_softmax(rows.logits[:, :, :-1], rows)
     assert rows.queries is not None
     queries = grouped(rows.queries[:, :, -1:], rows)[:, :, :, 0]
     return masked_softmax((queries @ rows.keys.astype(mx.float32).swapaxes(-1, -2)) * rows.scale, rows)

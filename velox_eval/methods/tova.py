@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from velox_eval.errors import ConfigError
-from velox_eval.methods.policy import Policy, Rows, State, attention_weights, latest_attention
+from velox_eval.methods.policy import Policy, Rows, State, latest_attention, newest_key_attention
 from velox_eval.methods.spec import MethodSpec, Parameter, Value, Variant
 from velox_eval.mlx import mx
 
@@ -27,9 +27,11 @@ N_SINK = Parameter("n_sink", 4, "first positions never evicted", minimum=0)
 class Tova(Policy):
     """Ranks by the newest key's attention."""
 
+    key_as_query = True
+
     def importance(self, rows: Rows, state: State) -> mx.array:
         """Returns the attention the newest key pays to each row."""
-        return attention_weights(rows.new_keys[:, :, -1:], rows)[:, :, 0]
+        return newest_key_attention(rows)
 
 
 class TovaPaper(Policy):

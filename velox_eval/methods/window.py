@@ -9,7 +9,7 @@ share a KV head (query heads of a group; 1 for keys).
 
 from __future__ import annotations
 
-from velox_eval.methods.policy import Rows, State
+from velox_eval.methods.policy import Rows, State, newest_key_logits
 from velox_eval.mlx import mx
 
 SLOT_STATE = ("paid",)  # the array of the state whose last axis is the slots
@@ -80,16 +80,18 @@ def _stepped(rows: Rows, state: State, new: mx.array, window: int, scale: float 
     """One token: a column for the new key, then a row for the new voter."""
     column = state["voters"] @ rows.new_keys.astype(mx.float32)[:, :, None].swapaxes(-1, -2)  # [B, H, G, window, 1]
     paid = put_slot(state["paid"], rows.new_slots, mx.exp(mx.minimum(column - state["base"], CEILING)))
-    logits = (rows.keys.astype(mx.float32)[:, :, None] @ new.swapaxes(-1, -2)).swapaxes(-1, -2)  # [B, H, G, 1, C]
+    if scale is not None and rows.logits is not None:
+        logits = newest_key_logits(rows)[:, :, None]  # [B, H, G, 1, C]
+    else:
+        logits = (rows.keys.astype(mx.float32)[:, :, None] @ new.swapaxes(-1, -2)).swapaxes(-1, -2)
     if rows.any_free:
         logits = mx.where(rows.positions[:, :, None, None] >= 0, logits, -mx.inf)
     base = _base(new, logits, scale)
-    ring = mx.array(rows.newest % window).reshape(-1, 1, 1, 1, 1)
-    ring = mx.broadcast_to(ring, (*new.shape[:3], 1, 1))
+    ring = rows.newest % window
     return {
-        "voters": mx.put_along_axis(state["voters"], ring, new, axis=3),
-        "paid": mx.put_along_axis(paid, ring, mx.exp(mx.minimum(logits - base, CEILING)), axis=3),
-        "base": mx.put_along_axis(state["base"], ring, base, axis=3),
+        "voters": put_voter(state["voters"], ring, new),
+        "paid": put_voter(paid, ring, mx.exp(mx.minimum(logits - base, CEILING))),
+        "base": put_voter(state["base"], ring, base),
     }
 
 
@@ -100,3 +102,15 @@ def put_slot(array: mx.array, slot: mx.array | slice | None, column: mx.array) -
         return array
     assert slot is not None
     return mx.put_along_axis(array, slot[:, :, None, None], column, axis=-1)
+
+
+def put_voter(array: mx.array, ring: mx.array | int, row: mx.array) -> mx.array:
+    """Returns the array [B, H, G, W, n] with `row` [B, H, G, 1, n] at the voter's index; in place like `put_slot`.
+
+    `ring`: the index, int32 [B, 1, 1] where sequences differ.
+    """
+    if isinstance(ring, int):
+        array[:, :, :, ring : ring + 1] = row
+        return array
+    index = mx.broadcast_to(ring.reshape(-1, 1, 1, 1, 1), (*array.shape[:3], 1, 1))
+    return mx.put_along_axis(array, index, row, axis=3)
