@@ -64,7 +64,7 @@ def cut_prompt(prompt: Prompt, count: int) -> Prompt:
 
 def _starts_with_bos(tokenizer: Any, text: str) -> bool:
     bos = getattr(tokenizer, "bos_token", None)
-    return bool(bos) and text.startswith(bos)
+    return bool(bos) and text.startswith(str(bos))
 
 
 def prefix_token(tokenizer: Any) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from velox_eval.engine.requests import TeacherForce
+from velox_eval.engine.requests import LogLikelihood, TeacherForce
 from velox_eval.errors import DataError, ModelError, StoreError
 from velox_eval.methods import resolve
 from velox_eval.records.config import text_sha256
@@ -97,6 +97,8 @@ def _request(header: RunHeader, record: SampleRecord, data: str | None) -> Gener
             f"run {header.run_id}: {loaded.origin} does not give the prompt of sample {record.sample_id!r}; "
             "give the data of the run with --data"
         )
+    if isinstance(request, LogLikelihood):
+        raise StoreError(f"run {header.run_id} scored log-likelihoods; it has no answer to follow")
     if not isinstance(request, TeacherForce):
         return request
     if request.continuation is None or record.teacher_forced is None:
