@@ -24,6 +24,9 @@ within a repeat.
   engine does.
 - pinned: the same step on mlx-lm's KVCache that attends to budget + 1 rows every time: its offset goes back after each
   step, so that positions and rows stay.
+  Attention there is mlx-lm's own. Under a method, on a CPU, query heads that share a KV head go through one product,
+  and the method's ranking shares its logits (velox_eval/caches/attention.py): hence ratios below 1. What choosing
+  itself costs is what a method takes over sliding_window.
 - full: the same step on a KVCache pinned at `context` rows, filled directly with the rows of the prompt over and over.
 - caches: of the step, what the caches take alone: what one step brought them is given to them again, in every layer,
   and their arrays evaluated. The model is the step without that.
