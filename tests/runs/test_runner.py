@@ -52,9 +52,9 @@ def test_every_field_of_every_sample_is_there_and_true(options):
     assert (result.state, result.header.status) == ("new", "success")
     assert [record.index for record in result.samples] == [0, 1, 2]
     for record in result.samples:
-        missing = [name for name, value in record if value is None]
-        unknown = {"error", "repetition_rate", "repetition_rate_10", "repetition_rate_20", "teacher_forced"}
-        assert set(missing) <= unknown
+        missing = {name for name, value in record if value is None}
+        unknown = {name for name in missing if "repetition_rate" in name}  # of an answer of few words
+        assert missing - unknown == {"error", "teacher_forced", "likelihoods"}
         seen = record.prompt_tokens + record.generated_tokens - 1  # the last token is never fed
         assert record.generated_tokens == 12
         assert (record.finish_reason, record.truncated) == ("length", True)
