@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from velox_eval.engine.models import LoadedModel, load_model
 from velox_eval.errors import ConfigError
 from velox_eval.mechanism.real import real_labels, run_real
 from velox_eval.mechanism.recall import (
+    BLOCK,
     ORACLE,
     RETURNS,
     SINK_ROWS,
@@ -91,7 +94,7 @@ def test_mass_is_what_attention_written_out_pays(
 def test_recall_is_the_share_of_mass_on_kept_rows(loaded: LoadedModel, both: list[Moment]) -> None:
     moment = both[1]
     masses = np.stack(attention_mass(loaded, moment))
-    oracle, window = list(recalls(loaded, ["sliding_window"], [moment], BUDGET))
+    oracle, window = list(recalls(loaded, [("sliding_window", BLOCK)], [moment], BUDGET))
     assert isinstance(oracle, Recall)
     assert isinstance(window, Recall)
     newest = masses[..., moment.prompt - BUDGET :].sum(axis=-1) / masses.sum(axis=-1)
@@ -109,7 +112,7 @@ def test_every_method_is_below_the_oracle_and_a_budget_over_the_prompt_recalls_e
     loaded: LoadedModel, both: list[Moment]
 ) -> None:
     labels = [label for label in real_labels(["morphkv"], "all") if METHODS[label.partition(":")[0]].evicts]
-    found = list(recalls(loaded, labels, both[1:], BUDGET))
+    found = list(recalls(loaded, [(label, BLOCK) for label in labels], both[1:], BUDGET))
     oracle = found[0]
     assert isinstance(oracle, Recall)
     for one in found[1:]:
@@ -119,7 +122,7 @@ def test_every_method_is_below_the_oracle_and_a_budget_over_the_prompt_recalls_e
         assert 0 < one.mass <= oracle.mass + 1e-6, one
         assert one.rows <= BUDGET + 1e-6, one
     assert {one.method for one in found} == {ORACLE, *labels}
-    [_, everything] = recalls(loaded, ["morphkv"], both[1:], both[1].prompt)
+    [_, everything] = recalls(loaded, [("morphkv", None)], both[1:], both[1].prompt)
     assert isinstance(everything, Recall)
     assert (everything.mass, everything.beyond_sinks) == (pytest.approx(1.0), pytest.approx(1.0))
 
@@ -147,10 +150,35 @@ def test_bundled_texts_shift_and_come_back() -> None:
         assert len(rare & back) >= 8 > 3 * len(rare & second & back), text.name
 
 
+def test_a_study_has_every_method_by_moment_and_its_tests(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [replace(TEXT, name=str(number), first=TEXT.first + " It turned." * number) for number in range(2)]
+    monkeypatch.setattr("velox_eval.mechanism.real.shifting_texts", lambda: (texts, "digest"))
+    study = run_real(loaded, ["streaming_llm", "morphkv", "morphkv:paper"], budget=BUDGET)
+    assert study.methods() == [ORACLE, "streaming_llm", "morphkv", "morphkv:paper"]
+    for method in study.methods():
+        assert len(study.values(method, RETURNS, "mass")) == len(study.values(method, STAYS, "mass")) == 2
+    assert len(study.values("morphkv", RETURNS, "mass", None)) == 2  # in one chunk, too
+    assert set(study.tests) == {
+        ("morphkv", "streaming_llm"),
+        ("morphkv:paper", "streaming_llm"),
+        ("morphkv:paper", "morphkv"),
+    }
+    assert all(tested.holds is None for tested in study.tests.values())  # two texts decide nothing
+    document = json.loads(json.dumps(study.document(), allow_nan=False))
+    assert len(document["recalls"]) == 2 * 2 * 4 + 2 * 2
+
+
 @pytest.mark.model
 def test_on_the_real_model_queries_find_what_keys_do_not(real_model: LoadedModel) -> None:
-    found = run_real(real_model, ["streaming_llm", "morphkv", "morphkv:paper"])
-    assert not found.refused
-    recall = {m: float(found.values(m, RETURNS, "beyond_sinks").mean()) for m in found.methods()}
-    assert recall["morphkv"] < recall["morphkv:paper"] < recall[ORACLE]
-    assert found.tests["morphkv:paper", "morphkv"].holds is True
+    """The topic returns in three texts: the model's queries know what will be read, its keys know less than chance."""
+    chosen = [moment for moment in moments(real_model, shifting_texts()[0][:3]) if moment.kind == RETURNS]
+    plan = [(label, BLOCK) for label in ("random", "morphkv", "morphkv:paper")]
+    found = [one for one in recalls(real_model, plan, chosen, 64) if isinstance(one, Recall)]
+    recall = {
+        name: np.array([one.beyond_sinks for one in found if one.method == name])
+        for name in (ORACLE, "random", "morphkv", "morphkv:paper")
+    }
+    assert all(len(values) == 3 for values in recall.values())
+    assert (recall["morphkv"] < recall["random"]).all()
+    assert (recall["random"] < recall["morphkv:paper"]).all()
+    assert (recall["morphkv:paper"] < recall[ORACLE]).all()

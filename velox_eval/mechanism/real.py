@@ -84,13 +84,9 @@ def run_real(
     """Returns what every method keeps of the attention that the model's later tokens pay, over the bundled texts."""
     texts, digest = shifting_texts()
     chosen = moments(loaded, texts)
-    outcomes = list(recalls(loaded, labels, chosen, budget, told=told))
-    sensitive = [label for label in labels if label in SENSITIVE]
-    outcomes += [
-        one
-        for one in recalls(loaded, sensitive, chosen, budget, blocks=(None,), told=told)
-        if isinstance(one, Recall) and one.method != ORACLE
-    ]
+    plan: list[tuple[str, int | None]] = [(label, BLOCK) for label in labels]
+    plan += [(label, None) for label in labels if label in SENSITIVE]
+    outcomes = list(recalls(loaded, plan, chosen, budget, told=told))
     done = tuple(one for one in outcomes if isinstance(one, Recall))
     study = RealStudy(
         model=loaded.name,

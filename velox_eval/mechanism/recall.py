@@ -144,25 +144,25 @@ def fitted(label: str, budget: int) -> MethodConfig:
 
 def recalls(
     loaded: LoadedModel,
-    labels: Sequence[str],
+    plan: Sequence[tuple[str, int | None]],
     chosen: Sequence[Moment],
     budget: int,
     *,
-    blocks: Sequence[int | None] = (BLOCK,),
     told: Callable[[str], None] = lambda _label: None,
 ) -> Iterator[Recall | Refused]:
-    """Yields what every method kept at every moment, and the oracle; a method that cannot run says why."""
+    """Yields what the oracle and every method of `plan` kept at every moment; a method that cannot run says why.
+
+    `plan`: names and how many rows of the prompt go together (None: all of it is one chunk).
+    """
     masses = {(moment.text, moment.kind): attention_mass(loaded, moment) for moment in chosen}
     for moment in chosen:
         yield _oracle(masses[moment.text, moment.kind], moment, budget)
-    for label in labels:
+    for label, block in plan:
         told(label)
-        for block in blocks:
-            try:
-                yield from _of_method(loaded, fitted(label, budget), chosen, masses, block)
-            except VeloxEvalError as error:
-                yield Refused(label, str(error))
-                break
+        try:
+            yield from _of_method(loaded, fitted(label, budget), chosen, masses, block)
+        except VeloxEvalError as error:
+            yield Refused(label, str(error))
 
 
 def _of_method(
