@@ -10,7 +10,6 @@ import typer
 
 if TYPE_CHECKING:
     from velox_eval.runs.bench import Report
-    from velox_eval.runs.bench_suite import Row
 
 PARTS = ("decode", "prefill", "run")
 
@@ -67,8 +66,10 @@ def bench(
         for name, given in (("method", method), ("budget", budget), ("batch", batch), ("context", context)):
             if given:
                 raise ConfigError(f"--suite {suite} names its own methods and sizes: leave out --{name}")
-        rows: tuple[Row, ...] = read_suite(suite).rows
+        read = read_suite(suite)
+        rows, remarks = read.rows, read.remarks
     else:
+        remarks = ()
         rows = asked_rows(
             methods=method or [],
             budgets=budget or [],
@@ -82,6 +83,7 @@ def bench(
     options = BenchOptions(
         rows=rows,
         suite=suite,
+        remarks=remarks,
         model=model,
         steps=steps,
         repeats=repeats,

@@ -30,6 +30,7 @@ class BenchOptions:
 
     rows: tuple[Row, ...]
     suite: str | None = None
+    remarks: tuple[str, ...] = ()  # the suite's own, for the report
     model: str = DEFAULT_MODEL
     steps: int = 8  # decode steps timed together
     repeats: int = 5
@@ -70,6 +71,7 @@ class Report:
     machine: dict[str, Any]
     model: dict[str, Any]
     settings: dict[str, int]
+    remarks: tuple[str, ...] = ()  # what the suite says about its figures
     lines: list[Line] = field(default_factory=list)
     decode: list[DecodeTimes] = field(default_factory=list)
     prefill: list[PrefillTimes] = field(default_factory=list)
@@ -95,6 +97,7 @@ def bench(options: BenchOptions, note: Callable[[str], None] = lambda _text: Non
         machine=machine(load),
         model=_model(loaded),
         settings={name: getattr(options, name) for name in ("steps", "repeats", "prefill_repeats", "prefill_step")},
+        remarks=options.remarks,
     )
     cores = report.machine["cores"]
     if load > BUSY * cores:

@@ -127,6 +127,8 @@ def markdown(report: Report) -> str:
         *(f"- {note}" for note in report.notes),
     ]
     parts = ["\n".join(head), *(f"## {sheet.title}\n\n{_table(sheet)}" for sheet in sheets(report, spreads=True))]
+    if report.remarks:
+        parts.insert(2, "## What bounds them\n\n" + "\n".join(f"- {remark}" for remark in report.remarks))
     return "\n\n".join([*parts, f"## How it is measured\n\n{HOW}"])
 
 

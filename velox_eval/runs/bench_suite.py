@@ -1,6 +1,6 @@
 """What a bench measures: rows, each a figure of some methods and what it is to reach, from a TOML file.
 
-`kind = "speed"` tells such a file from the suites of `velox-eval sweep`.
+`kind = "speed"` tells such a file from the suites of `velox-eval sweep`; `remarks` are texts for the report.
 
 [[row]] fields: `what` (a line for the table), `measure`, `figure`, `at_least` / `at_most` (optional), `methods` (names,
 or "constant-size" for every adapted method whose rows do not grow), `except`, `settings` (of these methods), and the
@@ -87,6 +87,7 @@ class Suite:
     name: str
     summary: str
     rows: tuple[Row, ...] = field(default=())
+    remarks: tuple[str, ...] = ()  # what bounds a figure, for the report
 
 
 def constant_size_methods() -> tuple[str, ...]:
@@ -161,6 +162,7 @@ def read_suite(name: str) -> Suite:
         name=str(table.get("name", path.stem)),
         summary=str(table.get("summary", "")),
         rows=tuple(_row(f"{path}: row {index}", row) for index, row in enumerate(rows, 1)),
+        remarks=tuple(_texts(str(path), "remarks", table)) if "remarks" in table else (),
     )
 
 
@@ -189,7 +191,7 @@ def _row(where: str, given: Any) -> Row:
 def _texts(where: str, name: str, table: dict[str, Any]) -> list[str]:
     value = table.pop(name, None)
     if not isinstance(value, list) or not value or not all(isinstance(item, str) for item in value):
-        raise DataError(f"{where}: field {name!r} must be a list of names, got {value!r}")
+        raise DataError(f"{where}: field {name!r} must be a list of texts, got {value!r}")
     return value
 
 
