@@ -9,7 +9,7 @@ import pytest
 from tests.engine.test_engine import loaded, requests
 from tests.methods.matrix import CASES, Case
 from velox_eval.caches.attention_tap import attention_tap
-from velox_eval.caches.session import MethodSession
+from velox_eval.caches.session import MethodSession, Prompt
 from velox_eval.engine.admission import footprint, layer_shapes, settled
 from velox_eval.engine.calibration import find_directions
 from velox_eval.engine.engine import Engine, _Batch
@@ -21,6 +21,11 @@ from velox_eval.mlx import mx
 from velox_eval.records.config import parse_bytes
 
 __all__ = ["loaded"]  # the fixture
+
+
+def encode(text: str) -> list[int]:
+    """A token a character, as the tiny model has it."""
+    return [0] * len(text)
 
 
 def held_bytes(caches: list[Any]) -> int:
@@ -38,9 +43,10 @@ def test_declared_needs_cover_what_is_held(loaded: LoadedModel, case: Case, prom
         mx.eval(loaded.model(mx.zeros((1, 1), mx.int32), cache=probe.caches))
         shapes = layer_shapes(probe)
         session, spent = (
-            MethodSession(loaded.model, method, budget=method.budget, directions=directions) for _ in range(2)
+            MethodSession(loaded.model, method, budget=method.budget, directions=directions, encode=encode)
+            for _ in range(2)
         )
-        needs = footprint(spent, shapes, prompt, new, step)
+        needs = footprint(spent, shapes, Prompt(range(prompt)), new, step)
         with session.reading():
             for start in range(0, prompt - 1, step):
                 loaded.model(mx.zeros((1, min(step, prompt - 1 - start)), mx.int32), cache=session.caches)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from velox_eval.caches.base import GROWTH, EvictionCache
-from velox_eval.caches.session import MethodSession
+from velox_eval.caches.session import MethodSession, Prompt
 from velox_eval.errors import ConfigError
 from velox_eval.mlx import mx
 
 AUTO_BATCH = 32  # most sequences a batch grows to by itself
-PASS_ROWS = 64  # rows an instruction of a method's own pass may take
 POSITION_BYTES = 4  # a slot's position; one more per head for the hole an evicted row leaves
 SETTLED = 3  # chunks after which a cache at its budget repeats itself
 
@@ -39,11 +39,20 @@ class LayerShape:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What one sequence needs: bytes while its prompt comes in; slots per layer and other bytes while it decodes."""
+    """What one sequence needs: bytes while its prompt comes in; slots per layer and other bytes while it decodes.
+
+    `prefill_slots`: the slots per layer behind `prefill_bytes`.
+    """
 
     prefill_bytes: int
     slots: tuple[int, ...]
     aux_bytes: int
+    prefill_slots: tuple[int, ...]
+
+    def allocated_bytes(self, shapes: Sequence[LayerShape]) -> int:
+        """Returns the key and value buffers' bytes at their largest, each layer at its own."""
+        layers = zip(self.prefill_slots, self.slots, shapes, strict=True)
+        return sum(max(first, later) * shape.row_bytes for first, later, shape in layers)
 
 
 @dataclass(frozen=True)
@@ -98,29 +107,54 @@ def layer_shapes(session: MethodSession) -> list[LayerShape]:
 
 
 def footprint(
-    session: MethodSession, shapes: Sequence[LayerShape], prompt_tokens: int, new_tokens: int, prefill_step: int
+    session: MethodSession, shapes: Sequence[LayerShape], prompt: Prompt, new_tokens: int, prefill_step: int
 ) -> Footprint:
-    """Returns what a sequence of that many tokens needs under the session's method and budget.
+    """Returns what a sequence of that prompt and `new_tokens` more needs under the session's method and budget.
 
-    `session` is fresh and is used up: its caches are fed arrays that are never evaluated.
+    `session` is fresh and is used up: its caches are fed arrays that are never evaluated. Of the prompt only its
+    length and parts count. A method that shares its budget out by what the prompt says is counted at equal shares.
     """
-    passes = session.method.variant.after_prefill is not None
-    known: dict[object, tuple[int, int, int]] = {}
-    prefill, aux, slots = 0, 0, []
+    variant = session.method.variant
+    session.prompt = prompt
+    if variant.fits_by_length and variant.after_prefill is not None and session.budget is not None:
+        variant.after_prefill(session)
+    passes = [] if variant.passes is None else list(variant.passes(session))
+    known: dict[object, _LayerNeeds] = {}
+    needs = []
     for cache, shape in zip(session.evicting, shapes, strict=True):
         key = (cache.budgets[0], shape)  # layers alike need the same
         if key not in known:
-            known[key] = _layer_needs(cache, shape, prompt_tokens, new_tokens, prefill_step, passes)
-        peak, width, beside = known[key]
-        prefill, aux = prefill + peak, aux + beside
-        slots.append(width)
-    return Footprint(prefill, tuple(slots), aux)
+            cut = variant.after_prefill is None or variant.fits_by_length
+            known[key] = _layer_needs(cache, shape, len(prompt.tokens), new_tokens, prefill_step, passes, cut=cut)
+        needs.append(known[key])
+    return Footprint(
+        prefill_bytes=sum(each.prefill_bytes for each in needs),
+        slots=tuple(each.slots for each in needs),
+        aux_bytes=sum(each.aux_bytes for each in needs),
+        prefill_slots=tuple(each.prefill_slots for each in needs),
+    )
+
+
+class _LayerNeeds(NamedTuple):
+    """A layer's part of a Footprint."""
+
+    prefill_slots: int
+    prefill_bytes: int
+    slots: int
+    aux_bytes: int
 
 
 def _layer_needs(
-    cache: EvictionCache, shape: LayerShape, prompt_tokens: int, new_tokens: int, prefill_step: int, passes: bool
-) -> tuple[int, int, int]:
-    """Returns (bytes during prefill, slots while decoding, other bytes while decoding) of one layer."""
+    cache: EvictionCache,
+    shape: LayerShape,
+    prompt_tokens: int,
+    new_tokens: int,
+    prefill_step: int,
+    passes: Sequence[tuple[int, int]],
+    *,
+    cut: bool,
+) -> _LayerNeeds:
+    """`passes`: (rows kept, tokens) of each pass over the prompt; `cut`: the cache can be cut without the model."""
     budget = cache.budgets[0]
     bound = None if budget is None or cache.policy.grows or cache.policy.holds_prompt else max(budget, cache.starts[0])
     feed = prompt_tokens - 1
@@ -131,25 +165,31 @@ def _layer_needs(
         _feed(cache, shape, min(prefill_step, feed - start))
         peak_rows = max(peak_rows, cache.peak_slots)
     _feed(cache, shape, 1)
-    rows = max(peak_rows, cache.peak_slots)
-    if passes:  # what a method runs over the prompt again may bring in as many rows once more
-        rows += prompt_tokens + PASS_ROWS
-    else:
+    rows = held = max(peak_rows, cache.peak_slots)
+    for after, count in passes:  # what follows `after` is set aside meanwhile
+        rows = max(rows, max(held, -(-(after + count) // GROWTH) * GROWTH) + prompt_tokens - after)
+    if cut:
         cache.finish_prompt()
     prefill = rows * shape.row_bytes + cache.peak_aux_bytes * rows // max(peak_rows, cache.peak_slots)
-    for _ in range(2):
-        _feed(cache, shape, 1)
+    if cut:
+        for _ in range(2):
+            _feed(cache, shape, 1)
     slots = _decode_slots(cache, prompt_tokens, new_tokens)
+    if cut and cache.slots is not None:
+        slots = max(slots, cache.slots.count)
     grown = max(1.0, slots / max(cache.rows))  # what a policy keeps per row grows with the rows, or with their square
     state = sum(int(array.nbytes) for array in cache.policy_state.values())
     beside = state * grown ** (2 if cache.policy.pair_state else 1) + (slots + 1) * shape.heads * POSITION_BYTES
-    return prefill, slots, int(beside)
+    return _LayerNeeds(rows, prefill, slots, int(beside))
 
 
 def settled(session: MethodSession, needs: Footprint, new_tokens: int) -> Footprint:
     """Returns the needs once the prompt is in, with the budgets its layers were given by then."""
     tokens = len(session.prompt.tokens)
-    slots = tuple(_decode_slots(cache, tokens, new_tokens) for cache in session.evicting)
+    slots = tuple(
+        max(_decode_slots(cache, tokens, new_tokens), cache.slots.count if cache.slots is not None else 0)
+        for cache in session.evicting
+    )
     wider = max(1.0, sum(slots) / sum(needs.slots))  # what policies keep beside widens with the slots
     return replace(needs, slots=slots, aux_bytes=int(needs.aux_bytes * wider))
 
@@ -162,7 +202,7 @@ def _decode_slots(cache: EvictionCache, prompt_tokens: int, new_tokens: int) -> 
         slots = -(-held // GROWTH) * GROWTH
     else:
         slots = min(max(budget, cache.starts[0]) + cache.policy.slack + 1, -(-total // GROWTH) * GROWTH)
-    return max(slots, 0 if cache.slots is None else cache.slots.count)
+    return slots
 
 
 def _feed(cache: EvictionCache, shape: LayerShape, count: int) -> None:

@@ -219,7 +219,7 @@ class Engine:
         budget = self.method.budget_for(count + room)
         needs = None
         if self.memory_limit is not None:
-            needs = footprint(self._session(budget), self.admission.shapes, count, room, self.prefill_step)
+            needs = footprint(self._session(budget), self.admission.shapes, prompt, room, self.prefill_step)
         return Ready(request, prompt, room, self._session(budget, sample_seed(request.sample_id)), needs)
 
     def read(self, ready: Ready) -> tuple[mx.array, float]:

@@ -77,7 +77,7 @@ def load_model(name: str) -> LoadedModel:
         name=name,
         path=path,
         content_sha256=content_sha256(path),
-        context_length=_context_length(config),
+        context_length=context_length(config),
         device=device,
         route=route,
         dtype=_activation_dtype(model),
@@ -247,7 +247,7 @@ def _activation_dtype(model: Module) -> str:
     return max(sizes, key=lambda kind: sizes[kind])
 
 
-def _context_length(config: dict[str, Any]) -> int | None:
+def context_length(config: dict[str, Any]) -> int | None:
     """Positions the model was made for, from the configuration or its nested text part."""
     for part in (config, config.get("text_config"), config.get("llm_config")):
         if isinstance(part, dict):

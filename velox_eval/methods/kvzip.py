@@ -132,11 +132,14 @@ def repeat_input(prompt: Sequence[int], now: Pass, encode: Any, turn_end: Sequen
     return [*instruction, *(turn_end or encode(RAW_TURN_END)), *chunk]
 
 
-def reconstruct(session: Any) -> None:
-    """Runs the passes in a MethodSession. Raises MethodError when the budget cannot hold what must stay."""
+def _reconstruction(session: Any) -> Iterator[tuple[Pass, list[int]]]:
+    """Yields every pass over the session's prompt with its tokens; none where the budget holds the prompt.
+
+    Raises MethodError when the budget cannot hold what must stay, or the session cannot turn text into tokens.
+    """
     prompt, budget = session.prompt, session.budget
     tokens = prompt.tokens
-    if len(tokens) <= budget:
+    if budget is None or len(tokens) <= budget:
         return
     start, end = prompt.context or (0, len(tokens))
     start = start or int(session.method.params["n_sink"])
@@ -147,11 +150,23 @@ def reconstruct(session: Any) -> None:
         raise MethodError("kvzip:paper needs the model's tokenizer: give the MethodSession `encode`")
     session.shared["context"] = (start, end)
     for now in passes(start, end, int(session.method.params["chunk"]), end):
+        yield now, repeat_input(tokens, now, session.encode, prompt.turn_end)
+
+
+def reconstruct(session: Any) -> None:
+    """Runs the passes in a MethodSession. Raises MethodError when the budget cannot hold what must stay."""
+    for now, tokens in _reconstruction(session):
         session.shared["pass"] = now
         try:
-            session.run_pass(repeat_input(tokens, now, session.encode, prompt.turn_end), end)
+            session.run_pass(tokens, now.own)
         finally:
             del session.shared["pass"]
+
+
+def pass_sizes(session: Any) -> Iterator[tuple[int, int]]:
+    """Yields (rows kept, tokens) of every pass that `reconstruct` would run."""
+    for now, tokens in _reconstruction(session):
+        yield now.own, len(tokens)
 
 
 SPEC = MethodSpec(
@@ -193,6 +208,7 @@ SPEC = MethodSpec(
             needs_session=True,
             query_aware=False,
             after_prefill=reconstruct,
+            passes=pass_sizes,
         ),
     },
 )

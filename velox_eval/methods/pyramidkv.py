@@ -108,6 +108,7 @@ SPEC = MethodSpec(
             needs_session=True,
             layer_budgets=_shares_paper,
             after_prefill=_fit_to_prompt,
+            fits_by_length=True,
         ),
     },
 )

@@ -5,7 +5,7 @@ A method's file defines its `SPEC` and its Policy classes; `velox_eval.methods` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -99,7 +99,9 @@ class Variant:
     `layer_budgets(budget, params, layers)` shares the budget out over the layers (mean: the budget; None: a layer
     that keeps everything, and is not part of the mean).
     `while_reading(session)` returns a context that watches the model read the prompt.
-    `after_prefill(session)` is what the method does once the prompt is in, before any row of it is cut.
+    `after_prefill(session)` is what the method does once the prompt is in, before any row of it is cut;
+    `fits_by_length`: it gives layers their budgets and looks at nothing but the prompt's length.
+    `passes(session)` yields (rows kept, tokens) of every pass of its own that it will run over the session's prompt.
     """
 
     policy: Callable[..., Any]
@@ -116,6 +118,8 @@ class Variant:
     layer_budgets: Callable[[int, Mapping[str, Value], int], list[int | None]] = _same_for_all
     while_reading: Callable[[Any], AbstractContextManager[None]] | None = None
     after_prefill: Callable[[Any], None] | None = None
+    fits_by_length: bool = False
+    passes: Callable[[Any], Iterable[tuple[int, int]]] | None = None
 
 
 @dataclass(frozen=True)
