@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -69,12 +70,30 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[type], None]:
 
 
 @pytest.fixture
-def night(suite, tmp_path, watching) -> Callable[..., NightlyResult]:
+def attentive_model(tiny_model_dir: Path, tmp_path: Path) -> Path:
+    """The tiny model made to look at rows like its own: what was attended to once matters again, and what is kept shows."""
+    folder = tmp_path / "attentive"
+    shutil.copytree(tiny_model_dir, folder)
+    weights: Any = mx.load(str(folder / "model.safetensors"))
+    weights["model.embed_tokens.weight"] = weights["model.embed_tokens.weight"] + 0.3
+    for layer in (0, 1):
+        attention = f"model.layers.{layer}.self_attn"
+        keys = weights[f"{attention}.k_proj.weight"] * 3
+        weights[f"{attention}.k_proj.weight"] = keys
+        weights[f"{attention}.q_proj.weight"] = mx.repeat(keys.reshape(2, 8, 32), 2, axis=0).reshape(32, 32)
+        for name in ("v_proj", "o_proj"):
+            weights[f"{attention}.{name}.weight"] = weights[f"{attention}.{name}.weight"] * 4
+    mx.save_safetensors(str(folder / "model.safetensors"), weights)
+    return folder
+
+
+@pytest.fixture
+def night(suite, tmp_path, watching, attentive_model) -> Callable[..., NightlyResult]:
     """Runs a night of two methods, fidelity on twelve samples."""
 
     def run(**changes: Any) -> NightlyResult:
         methods = (SuiteMethod(name="tova:paper"), SuiteMethod(name="streaming_llm"))
-        asked = suite(task=TASKS, batch_size=4, method=methods, budgets=(600,))
+        asked = suite(models=(str(attentive_model),), task=TASKS, batch_size=4, method=methods, budgets=(200,))
         options = {"results": tmp_path / "results", "repeats": 5, "speed_tolerance": TOLERANCE, "observer": watching()}
         result = nightly(asked, tmp_path / "baseline.json", **(options | changes))
         assert isinstance(result, NightlyResult)
@@ -119,7 +138,7 @@ def test_nights_are_green_against_themselves_and_red_when_something_broke(night,
     assert line.p <= 0.05
     text = markdown(wrong)
     assert text.startswith("# Nightly tiny: red\n")
-    assert "1 of 3 runs got worse:\n- **fidelity: tova:paper, budget 600**: mean_kl" in text
+    assert "1 of 3 runs got worse:\n- **fidelity: tova:paper, budget 200**: mean_kl" in text
     folder = tmp_path / "report"
     for result in (again, wrong):
         files = write_night_report(result, folder)

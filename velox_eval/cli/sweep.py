@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from velox_eval.compare.comparison import Comparison
     from velox_eval.pipelines.cluster_connect import ClusterOptions
     from velox_eval.pipelines.matrix import SweepPlan
     from velox_eval.pipelines.suite import Suite
@@ -59,12 +60,10 @@ def sweep(
         show_plan,
         show_result,
     )
-    from velox_eval.compare.decide import compare
     from velox_eval.errors import ConfigError
     from velox_eval.pipelines.matrix import plan_sweep
     from velox_eval.pipelines.suite import read_suite
     from velox_eval.pipelines.sweep import sweep as run_sweep
-    from velox_eval.records.store import load_run
 
     if list_suites:
         _list(as_json=as_json)
@@ -85,7 +84,7 @@ def sweep(
         from velox_eval.pipelines.cluster import sweep_on
 
         result = sweep_on(cluster, plan, MatrixTerminal(quiet=quiet))
-    found = compare([load_run(path) for path in result.folders], split=True) if result.folders else None
+    found = _compared(result)
     if as_json:
         compared = None if found is None else found.model_dump(mode="json")
         runs = [run_document(run) for run in result.runs]
@@ -95,6 +94,17 @@ def sweep(
         if found is not None:
             show_comparison(found)
     finish(plan, result, err().print)
+
+
+def _compared(result: SweepResult) -> Comparison | None:
+    """The runs that are through, beside the full cache's where those are among them; None: no run is."""
+    from velox_eval.compare.decide import compare
+    from velox_eval.pipelines.suite import BASELINE
+    from velox_eval.records.store import load_run
+
+    runs = [load_run(path) for path in result.folders]
+    baseline = BASELINE if any(run.header.method.name == BASELINE for run in runs) else None
+    return compare(runs, baseline, split=True) if runs else None
 
 
 def _cluster(

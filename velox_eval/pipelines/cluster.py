@@ -8,9 +8,13 @@ written by the same code as a run in one process writes them.
 from __future__ import annotations
 
 import queue
+import signal
+import threading
 import time
 import uuid
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +45,28 @@ def sweep_on(options: ClusterOptions, plan: SweepPlan, observer: SweepObserver |
             return work.run()
         finally:
             observer.sweep_ended()
+
+
+@contextmanager
+def _ctrl_c() -> Iterator[threading.Event]:
+    """Gives an event that the first Ctrl-C sets, instead of raising wherever it finds the main thread.
+
+    Dask's client does not survive an exception in any place, and swallows it in some. The second Ctrl-C raises.
+    """
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked  # no signal comes here
+        return
+
+    def note(_number: int, _frame: Any) -> None:
+        asked.set()
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @dataclass
@@ -81,10 +107,13 @@ class _Sweep:
     def run(self) -> SweepResult:
         """Works until every run is through."""
         try:
-            while len(self.done) < len(self.plan.runs):
-                self._look_at_workers()
-                self._send()
-                self._take(POLL_SECONDS)
+            with _ctrl_c() as asked:
+                while len(self.done) < len(self.plan.runs):
+                    if asked.is_set():
+                        raise KeyboardInterrupt
+                    self._look_at_workers()
+                    self._send()
+                    self._take(POLL_SECONDS)
         except KeyboardInterrupt:
             self._stop()
             return self._result(interrupted=True)

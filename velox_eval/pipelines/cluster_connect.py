@@ -123,6 +123,7 @@ def _local(workers: int, security: Any) -> Any:
     """A scheduler in this process and worker processes, on loopback; cores are shared out, memory is not limited."""
     import logging
 
+    import dask
     from distributed import LocalCluster
 
     threads = str(max(1, (os.cpu_count() or 1) // workers))
@@ -133,8 +134,10 @@ def _local(workers: int, security: Any) -> Any:
         host=LOOPBACK,
         protocol="tls://" if security.require_encryption else "tcp://",
         security=security,
-        dashboard_address=None,
-        worker_dashboard_address=None,
+        dashboard_address=f"{LOOPBACK}:0",
+        worker_dashboard_address=f"{LOOPBACK}:0",
+        scheduler_kwargs={"dashboard": False},
+        preload=[*dask.config.get("distributed.worker.preload"), "velox_eval.pipelines.cluster_worker"],
         resources={RESOURCE: 1},
         memory_limit=0,
         silence_logs=logging.CRITICAL,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import os
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -213,6 +214,11 @@ def unpacked_report(fields: Mapping[str, Any]) -> EngineReport:
     """Returns an engine's report from plain data. Raises ValueError for anything else."""
     report: EngineReport = TypeAdapter(EngineReport).validate_python(fields)
     return report
+
+
+def dask_setup(_worker: Any) -> None:
+    """Runs where a sweep starts its own workers: Ctrl-C in its terminal is for the sweep, which then ends them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 _kept = KeptModel()
