@@ -9,6 +9,7 @@ from velox_eval.compare import stats
 from velox_eval.compare.comparison import Arm, ArmCost, Counts, Estimate
 from velox_eval.compare.conditions import arm_label, method_label
 from velox_eval.errors import ConfigError, unknown_name
+from velox_eval.metrics.aggregate import largest, mean
 from velox_eval.records.config import ParamValue
 from velox_eval.records.schema import SampleRecord
 from velox_eval.records.score import Score, pooled
@@ -147,16 +148,16 @@ def _cost(run: StoredRun, *, baseline: bool) -> ArmCost:
     held = [r for r in records if r.peak_cache_bytes is not None and r.full_cache_bytes]
     full = sum(r.full_cache_bytes or 0 for r in held)
     return ArmCost(
-        peak_cache_bytes=_largest(r.peak_cache_bytes for r in records),
+        peak_cache_bytes=largest(r.peak_cache_bytes for r in records),
         peak_of_full=sum(r.peak_cache_bytes or 0 for r in held) / full if full else None,
-        peak_total_bytes=_largest(r.peak_total_bytes for r in records),
-        end_cache_bytes=_largest(r.end_cache_bytes for r in records),
-        allocated_cache_bytes=_largest(r.allocated_cache_bytes for r in records),
-        full_cache_bytes=_largest(r.full_cache_bytes for r in records),
-        kept_tokens=_mean(sum(r.kept_tokens) / len(r.kept_tokens) for r in records if r.kept_tokens),
-        kept_fraction=_mean(r.kept_fraction for r in records),
-        early_share=_mean(r.early_share for r in records),
-        generated_tokens=_mean(r.generated_tokens for r in records),
+        peak_total_bytes=largest(r.peak_total_bytes for r in records),
+        end_cache_bytes=largest(r.end_cache_bytes for r in records),
+        allocated_cache_bytes=largest(r.allocated_cache_bytes for r in records),
+        full_cache_bytes=largest(r.full_cache_bytes for r in records),
+        kept_tokens=mean(sum(r.kept_tokens) / len(r.kept_tokens) for r in records if r.kept_tokens),
+        kept_fraction=mean(r.kept_fraction for r in records),
+        early_share=mean(r.early_share for r in records),
+        generated_tokens=mean(r.generated_tokens for r in records),
         batch=max(summary.batch_sizes, default=None) if summary else None,
         batch_equal=baseline,
         prefill_tokens_per_second=summary.prefill_tokens_per_second if summary else None,
@@ -182,12 +183,3 @@ def _notes(run: StoredRun, what: Measure) -> tuple[str, ...]:
     if header.identity.rescored_from:
         notes.append(f"answers of run {header.identity.rescored_from}, scored again")
     return tuple(notes)
-
-
-def _largest(values: Iterable[int | None]) -> int | None:
-    return max((value for value in values if value is not None), default=None)
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

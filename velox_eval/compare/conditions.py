@@ -167,9 +167,13 @@ def method_label(header: RunHeader) -> str:
 
 def arm_label(header: RunHeader, shown: Mapping[str, ParamValue] | None = None) -> str:
     """Returns method, budget and the parameters in `shown`: `morphkv@256 window=32`, `kvzip@50%`, `full`."""
-    config = header.config
-    budget = f"@{config.budget}" if config.budget is not None else f"@{config.keep:.0%}" if config.keep else ""
+    budget = budget_label(header.config.budget, header.config.keep)
     return " ".join([method_label(header) + budget, *(f"{name}={value}" for name, value in (shown or {}).items())])
+
+
+def budget_label(budget: int | None, keep: float | None) -> str:
+    """Returns what a label says of the budget: `@256`, `@50%`; empty where there is none."""
+    return f"@{budget}" if budget is not None else f"@{keep:.0%}" if keep else ""
 
 
 def settings(header: RunHeader) -> dict[str, ParamValue | None]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from velox_eval.compare.comparison import VERDICTS, Arm, Comparison, Difference, Estimate, MemoryRow, Section
+from velox_eval.compare.conditions import budget_label
 from velox_eval.records.sizes import human_bytes
 
 Cell = Callable[[Arm, "Style"], str]
@@ -223,7 +224,7 @@ def _columns(section: Section) -> list[Column]:
 
 
 def _budget(arm: Arm) -> str:
-    size = f"@{arm.budget}" if arm.budget is not None else f"@{arm.keep:.0%}" if arm.keep else ""
+    size = budget_label(arm.budget, arm.keep)
     return " ".join(part for part in (size, *(f"{name}={value}" for name, value in arm.shown_params.items())) if part)
 
 

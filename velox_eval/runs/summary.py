@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from velox_eval.metrics.aggregate import largest, mean
 from velox_eval.metrics.uncertainty import ratio_interval
 from velox_eval.records.schema import Cost, JudgeSummary, RunHeader, RunSummary, SampleRecord, ScoreSummary, Session
 from velox_eval.records.score import Score, pooled
@@ -44,24 +45,24 @@ def summarise(task: Task, header: RunHeader, records: Sequence[SampleRecord]) ->
         scores=scores,
         derived=derived,
         curves=task.curves([record.details for record in ok]),
-        repetition_rate=_mean(record.repetition_rate for record in answered),
-        repetition_rate_10=_mean(record.repetition_rate_10 for record in answered),
-        repetition_rate_20=_mean(record.repetition_rate_20 for record in answered),
-        late_repetition_rate=_mean(record.late_repetition_rate for record in answered),
-        late_repetition_rate_10=_mean(record.late_repetition_rate_10 for record in answered),
-        late_repetition_rate_20=_mean(record.late_repetition_rate_20 for record in answered),
-        mean_generated_tokens=_mean(record.generated_tokens for record in answered),
-        peak_cache_bytes=_largest(record.peak_cache_bytes for record in answered),
-        mean_peak_cache_bytes=_mean(record.peak_cache_bytes for record in answered),
-        peak_total_bytes=_largest(record.peak_total_bytes for record in answered),
-        end_cache_bytes=_largest(record.end_cache_bytes for record in answered),
-        full_cache_bytes=_largest(record.full_cache_bytes for record in answered),
-        kept_fraction=_mean(record.kept_fraction for record in answered),
-        early_share=_mean(record.early_share for record in answered),
+        repetition_rate=mean(record.repetition_rate for record in answered),
+        repetition_rate_10=mean(record.repetition_rate_10 for record in answered),
+        repetition_rate_20=mean(record.repetition_rate_20 for record in answered),
+        late_repetition_rate=mean(record.late_repetition_rate for record in answered),
+        late_repetition_rate_10=mean(record.late_repetition_rate_10 for record in answered),
+        late_repetition_rate_20=mean(record.late_repetition_rate_20 for record in answered),
+        mean_generated_tokens=mean(record.generated_tokens for record in answered),
+        peak_cache_bytes=largest(record.peak_cache_bytes for record in answered),
+        mean_peak_cache_bytes=mean(record.peak_cache_bytes for record in answered),
+        peak_total_bytes=largest(record.peak_total_bytes for record in answered),
+        end_cache_bytes=largest(record.end_cache_bytes for record in answered),
+        full_cache_bytes=largest(record.full_cache_bytes for record in answered),
+        kept_fraction=mean(record.kept_fraction for record in answered),
+        early_share=mean(record.early_share for record in answered),
         decode_tokens_per_second=_rate(cost.decode_tokens, cost.decode_seconds),
         prefill_tokens_per_second=_rate(cost.prefill_tokens, cost.prefill_seconds),
         batch_sizes=tuple(sorted({size for session in header.sessions for size in session.batch_sizes})),
-        mlx_peak_bytes=_largest(session.mlx_peak_bytes for session in header.sessions if session.cost is not None),
+        mlx_peak_bytes=largest(session.mlx_peak_bytes for session in header.sessions if session.cost is not None),
         judging=_judge_summary(ok),
         cost=cost,
     )
@@ -115,15 +116,6 @@ def _accuracy_over_all(records: Sequence[SampleRecord], name: str) -> float | No
     if accuracy is None:
         return 0.0 if silent else None
     return accuracy * len(scores) / (len(scores) + silent)
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _largest(values: Iterable[int | None]) -> int | None:
-    return max((value for value in values if value is not None), default=None)
 
 
 def _rate(tokens: int, seconds: float) -> float | None:

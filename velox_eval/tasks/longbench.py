@@ -17,6 +17,7 @@ from velox_eval.engine.requests import Generate
 from velox_eval.errors import ConfigError, unknown_name
 from velox_eval.judges.base import Judge
 from velox_eval.metrics import longbench as metric
+from velox_eval.metrics.aggregate import mean
 from velox_eval.metrics.segment import segmenter
 from velox_eval.metrics.thinking import without_thinking
 from velox_eval.records.score import Score
@@ -251,8 +252,7 @@ def _bucket_means(scores: Mapping[str, float | None]) -> dict[str, float | None]
 
 def _mean(values: Sequence[float | None]) -> float | None:
     """The mean; None where a value is missing."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
+    return None if None in values else mean(values)
 
 
 def _length(row: Mapping[str, Any]) -> int:
