@@ -24,7 +24,7 @@ FOUR_FLOORS = make_row(
 )
 
 
-class Unsure:
+class Unsure(Judge):
     """A judge whose replies about bakeries cannot be read."""
 
     id = "unsure@1"
