@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.tasks.conftest import Writer, make_row
-from velox_eval.judges import RuleJudge, Verdict
+from velox_eval.judges import Judge, RuleJudge, Verdict
 from velox_eval.records.score import pooled
 from velox_eval.tasks import Sample, Task, TaskOptions, get_task
 
