@@ -216,5 +216,5 @@ def test_a_record_holds_an_answer_or_a_comparison_with_a_number_a_token() -> Non
     assert SampleRecord(**base, teacher_forced=whole).answer is whole
     with pytest.raises(ValueError, match="without a response"):
         SampleRecord(**base)
-    with pytest.raises(ValueError, match="both a response and a comparison"):
+    with pytest.raises(ValueError, match="more than one of response, comparison"):
         SampleRecord(**base, teacher_forced=whole, response="x")

@@ -359,7 +359,7 @@ def test_an_id_given_twice_names_both_places(folder: Folder) -> None:
     place = folder(hotpotqa=[make_row()])
     path = place / "data" / "hotpotqa.jsonl"
     path.write_text(f"{json.dumps(make_row())}\n{json.dumps(make_row(input='What?'))}\n")
-    with pytest.raises(DataError, match=r"line 2, field '_id': 'a1' is the id of .*line 1 too"):
+    with pytest.raises(DataError, match=r"line 2, field '_id': \"a1\" is on .*line 1 too"):
         task_of(place)
 
 

@@ -120,7 +120,7 @@ def test_a_think_trace_is_no_answer(tmp_path: Path) -> None:
         ({"length": 4000}, "length", "expected a string"),
         ({"context": ""}, "context", "is empty"),
         ({"choice_C": None}, "choice_C", "expected a string, got null"),
-        ({"_id": "q1"}, "_id", "'q1' is the id of"),
+        ({"_id": "q1"}, "_id", '"q1" is on'),
     ],
 )
 def test_a_bad_value_names_file_line_and_field(
@@ -149,7 +149,7 @@ def test_missing_and_bad_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"0shot\.txt: has no \$C_D\$"):
         task_of(write(tmp_path, make_question(), template=TEMPLATE.replace("$C_D$", "four")))
     (tmp_path / "prompts" / "0shot.txt").write_bytes(b"\xff")
-    with pytest.raises(DataError, match=r"0shot\.txt: cannot be read as UTF-8"):
+    with pytest.raises(DataError, match=r"0shot\.txt, line \d: not UTF-8"):
         task_of(tmp_path)
 
 

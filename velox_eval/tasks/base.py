@@ -87,6 +87,7 @@ class Task(ABC):
     def __init__(self, info: TaskInfo, options: TaskOptions) -> None:
         self.info = info
         self.options = options
+        self.source = "data" if options.data is not None else options.source or info.sources[0]
 
     @abstractmethod
     def load(self) -> TaskData:

@@ -17,7 +17,7 @@ from velox_eval.metrics import fidelity as metric
 from velox_eval.records.schema import TeacherForced
 from velox_eval.tasks.base import Sample, Scored, Task, TaskData, TaskInfo, TaskOptions
 from velox_eval.tasks.definition import task_files
-from velox_eval.tasks.sources import Row, content_sha256, read_rows
+from velox_eval.tasks.sources import Row, content_sha256, read_rows, samples_sha256
 
 HUMAN, OWN = "human_text", "own_answer"
 BY_KIND = ("mean_kl", "top1_agreement", "nll_full", "nll_method")  # scores also given for each kind alone
@@ -29,7 +29,6 @@ class Fidelity(Task):
 
     def __init__(self, info: TaskInfo, options: TaskOptions) -> None:
         super().__init__(info, options)
-        self.source = "data" if options.data is not None else options.source or info.sources[0]
         if options.variant not in (None, HUMAN, OWN):
             raise ConfigError(unknown_name("variant", options.variant, (HUMAN, OWN)))
 
@@ -46,7 +45,7 @@ class Fidelity(Task):
             samples=chosen,
             source=self.source,
             origin=f"velox-eval texts, {path.name}" if bundled else path.name,
-            sha256=content_sha256({"sample_id": sample.sample_id, **sample.data} for sample in chosen),
+            sha256=samples_sha256(chosen),
             total=len(samples),
             incomplete=None if len(chosen) == len(samples) else f"{len(chosen)} of {len(samples)} samples",
         )

@@ -47,13 +47,13 @@ class LmEvalTask(Task):
     def __init__(self, task: Any, options: TaskOptions, *, source: str, release: str, built: bool = False) -> None:
         self.task = task
         self._built = built
-        self.source = source
         self.release = release
         self._how = {name: _aggregation(function) for name, function in task.aggregation().items()}
         self._filters = [ensemble.name for ensemble in task._filters]
         self._by_length = any(how == "ruler" for how in self._how.values())
         self._instances: dict[str, list[Any]] = {}
         super().__init__(self._info(), options)
+        self.source = source
 
     def _info(self) -> TaskInfo:
         first = next(iter(self._how), "")

@@ -34,7 +34,7 @@ from velox_eval.tasks.longbench_rows import (
     read_row,
     read_templates,
 )
-from velox_eval.tasks.sources import Row, content_sha256, read_rows
+from velox_eval.tasks.sources import Row, read_rows, refuse_repeated, samples_sha256
 
 _GROUPS = ("all", "e")
 
@@ -46,7 +46,6 @@ class LongBench(Task):
 
     def __init__(self, info: TaskInfo, options: TaskOptions) -> None:
         super().__init__(info, options)
-        self.source = "data" if options.data is not None else options.source or info.sources[0]
         table = "bundled_datasets" if self.source == "bundled" else "datasets"
         self.sets = data_sets(info.settings[table])
         self.names = self._names(options.variant)
@@ -84,7 +83,7 @@ class LongBench(Task):
         kept: dict[str, list[dict[str, Any]]] = {}
         for name, rows, template in self._rows(found):
             items = [read_row(row, self.sets[name], template) for row in rows]
-            _refuse_repeated(rows, items)
+            refuse_repeated(rows, "_id")
             sizes[name] = len(items)
             kept[name] = items if limit is None else items[:limit]
         counts = _in_turns(sizes, limit)
@@ -97,7 +96,7 @@ class LongBench(Task):
             samples=samples,
             source=self.source,
             origin=origin,
-            sha256=content_sha256({"sample_id": sample.sample_id, **sample.data} for sample in samples),
+            sha256=samples_sha256(samples),
             total=sum(sizes.values()),
             incomplete=self._incomplete(sizes, counts),
         )
@@ -278,16 +277,8 @@ def _samples(items: Sequence[Mapping[str, Any]], total: int, sets: int) -> list[
     """The samples of one data set; their weights sum to the same in every data set."""
     samples = []
     for index, item in enumerate(items):
-        data = {key: value for key, value in item.items() if key != "id"}
+        data = dict(item)
         digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
         data["weight"] = total / (sets * len(items))
         samples.append(Sample(f"{item['dataset']}-{index:04d}-{digest[:8]}", item["dataset"], data))
     return samples
-
-
-def _refuse_repeated(rows: Sequence[Row], items: Sequence[Mapping[str, Any]]) -> None:
-    seen: dict[str, Row] = {}
-    for row, item in zip(rows, items, strict=True):
-        first = seen.setdefault(item["id"], row) if item["id"] is not None else row
-        if first is not row:
-            row.fail("_id", f"{item['id'][:60]!r} is the id of {first.where} too")

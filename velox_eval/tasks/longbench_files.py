@@ -8,7 +8,7 @@ from typing import Any
 
 from velox_eval.errors import ConfigError, DataError
 from velox_eval.tasks.longbench_rows import DataSet, Template, read_templates
-from velox_eval.tasks.sources import Row, github_raw_url, hub_url, official, parse_rows, read_official, read_rows
+from velox_eval.tasks.sources import Row, github_page, github_raw_url, hub_page, hub_url, read_official, read_rows
 
 PROMPTS = "dataset2prompt.json"
 FINISHED = "MiniLongBench_"  # file names of rows whose prompts are finished
@@ -21,9 +21,8 @@ def official_rows(name: str, place: Mapping[str, str]) -> list[Row]:
 
 def official_templates(names: Sequence[str], place: Mapping[str, str]) -> dict[str, Template]:
     """Returns the templates of `names` from the authors' repository."""
-    url = github_raw_url(**place)
     beside = "put it in a folder config/ beside the data, and give the folder of both with --data"
-    (row,) = official(url, lambda text: parse_rows(text, url), instead=beside)
+    (row,) = read_official(github_raw_url(**place), instead=beside)
     return read_templates(row, names)
 
 
@@ -31,8 +30,8 @@ def how_to_get(settings: Mapping[str, Any]) -> str:
     """Returns where the files are, for messages."""
     data, prompts = settings["official"]["data"], settings["official"]["prompts"]
     return (
-        f"get {data['file']} from https://huggingface.co/datasets/{data['repository']}/tree/{data['revision']} and "
-        f"{PROMPTS} from https://github.com/{prompts['repository']}/tree/{prompts['revision']}"
+        f"get {data['file']} from {hub_page(data['repository'], data['revision'])} and "
+        f"{PROMPTS} from {github_page(prompts['repository'], prompts['revision'])}"
     )
 
 

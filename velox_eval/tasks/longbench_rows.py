@@ -101,7 +101,7 @@ def plain_name(name: str) -> str:
 
 
 def read_row(row: Row, one: DataSet, template: Template | None) -> dict[str, Any]:
-    """Returns what a sample keeps of a row: prompt, span of its context, answers, classes, length, id.
+    """Returns what a sample keeps of a row: prompt, span of its context, answers, classes, length.
 
     A row has either the authors' fields or, as in MiniLongBench, a finished prompt (origin_prompt) and `gold`.
     Raises DataError naming file, line and field.
@@ -123,6 +123,7 @@ def _official(row: Row, one: DataSet, template: Template) -> dict[str, Any]:
         row.fail("dataset", f"is {said!r} in a file of {one.name}")
     fields = {"context": row.text("context"), "input": row.text("input", empty=True)}
     prompt, span = template.fill(fields, "context")
+    row.text("_id")  # must be there; what repeats one is refused with the whole file
     classes = row.texts("all_classes") if one.metric == "classification" else []
     return {
         "prompt": prompt,
@@ -130,7 +131,6 @@ def _official(row: Row, one: DataSet, template: Template) -> dict[str, Any]:
         "answers": row.texts("answers"),
         "classes": classes,
         "length": row.whole("length", least=0),
-        "id": row.text("_id"),
     }
 
 
@@ -149,7 +149,6 @@ def _finished(row: Row, one: DataSet) -> dict[str, Any]:
         "answers": answers,
         "classes": classes,
         "length": None,
-        "id": None,
     }
 
 

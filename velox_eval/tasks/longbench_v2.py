@@ -22,7 +22,20 @@ from velox_eval.tasks.base import Sample, Scored, Task, TaskData, TaskInfo, Task
 from velox_eval.tasks.definition import task_files
 from velox_eval.tasks.longbench_bundled import GENERATOR, bundled_choices
 from velox_eval.tasks.longbench_rows import Template, dollar_template
-from velox_eval.tasks.sources import Row, content_sha256, github_raw_url, hub_url, official, read_official, read_rows
+from velox_eval.tasks.sources import (
+    Row,
+    content_sha256,
+    github_page,
+    github_raw_url,
+    hub_page,
+    hub_url,
+    official,
+    read_official,
+    read_rows,
+    read_text,
+    refuse_repeated,
+    samples_sha256,
+)
 
 _VARIANTS = {"zero_shot": "0shot.txt", "no_context": "0shot_no_context.txt"}
 _OPTIONS = tuple(f"C_{letter}" for letter in metric.CHOICES)
@@ -37,7 +50,6 @@ class LongBenchV2(Task):
 
     def __init__(self, info: TaskInfo, options: TaskOptions) -> None:
         super().__init__(info, options)
-        self.source = "data" if options.data is not None else options.source or info.sources[0]
         self.variant = options.variant or "zero_shot"
         if self.variant not in _VARIANTS:
             raise ConfigError(unknown_name("variant", self.variant, _VARIANTS))
@@ -52,19 +64,13 @@ class LongBenchV2(Task):
         limit = self.options.limit
         if limit is None and self.source == "bundled":
             limit = self.info.settings["bundled"]["limit"]
-        samples, seen = [], dict[str, Row]()
-        for index, row in enumerate(rows):
-            sample = _sample(row, index, template)
-            first = seen.setdefault(row.value["_id"], row)
-            if first is not row:
-                row.fail("_id", f"{row.value['_id'][:60]!r} is the id of {first.where} too")
-            if limit is None or index < limit:
-                samples.append(sample)
+        samples = [_sample(row, index, template) for index, row in enumerate(rows)][:limit]
+        refuse_repeated(rows, "_id")
         return TaskData(
             samples=samples,
             source=self.source,
             origin=origin,
-            sha256=content_sha256({"sample_id": sample.sample_id, **sample.data} for sample in samples),
+            sha256=samples_sha256(samples),
             total=len(rows),
             incomplete=self._incomplete(len(rows), len(samples)),
         )
@@ -95,9 +101,8 @@ class LongBenchV2(Task):
             return read_official(url), template, url
         path = Path(str(self.options.data))
         get = (
-            f"get {data['file']} from https://huggingface.co/datasets/{data['repository']}/tree/{data['revision']} and "
-            f"{prompts_at['folder']}/{file} from "
-            f"https://github.com/{prompts_at['repository']}/tree/{prompts_at['revision']}"
+            f"get {data['file']} from {hub_page(data['repository'], data['revision'])} and "
+            f"{prompts_at['folder']}/{file} from {github_page(prompts_at['repository'], prompts_at['revision'])}"
         )
         if path.is_dir():
             path = path / data["file"]
@@ -107,11 +112,7 @@ class LongBenchV2(Task):
     def _local_template(self, folder: Path, inner: str, file: str, get: str) -> Template:
         for path in (folder / file, folder / inner / file, folder.parent / inner / file):
             if path.is_file():
-                try:
-                    text = path.read_text(encoding="utf-8-sig")
-                except (OSError, UnicodeDecodeError) as error:
-                    raise DataError(f"{path}: cannot be read as UTF-8 text ({error})") from None
-                return self._template(text, str(path))
+                return self._template(read_text(path, get=get, kind="a text file"), str(path))
         raise DataError(f"{folder / inner / file}: no such file, and the questions need it; {get}")
 
     def _template(self, text: str, where: str) -> Template:

@@ -19,7 +19,16 @@ from velox_eval.metrics import longgenbench as metric
 from velox_eval.records.score import Score
 from velox_eval.tasks.base import Sample, Scored, Task, TaskData, TaskInfo, TaskOptions
 from velox_eval.tasks.scenarios import GENERATOR, scenarios
-from velox_eval.tasks.sources import Row, content_sha256, describe, github_raw_url, read_official, read_rows
+from velox_eval.tasks.sources import (
+    Row,
+    content_sha256,
+    describe,
+    github_page,
+    github_raw_url,
+    read_official,
+    read_rows,
+    samples_sha256,
+)
 
 _VARIANTS = ("short", "long")
 _LONG_OVER = 100  # entries; the long set asks for 300 and more
@@ -30,7 +39,6 @@ class LongGenBench(Task):
 
     def __init__(self, info: TaskInfo, options: TaskOptions) -> None:
         super().__init__(info, options)
-        self.source = "data" if options.data is not None else options.source or info.sources[0]
         self._bundled: Mapping[str, int] = info.settings["bundled"]
         self.entries = self._bundled["entries"] if options.entries is None else options.entries
         self._check_options()
@@ -59,7 +67,7 @@ class LongGenBench(Task):
             samples=chosen,
             source=self.source,
             origin=origin,
-            sha256=content_sha256({"sample_id": sample.sample_id, **sample.data} for sample in chosen),
+            sha256=samples_sha256(chosen),
             total=len(samples),
             incomplete=None if len(chosen) == len(samples) else f"first {len(chosen)} of {len(samples)} samples",
             notes=_notes(chosen),
@@ -79,7 +87,7 @@ class LongGenBench(Task):
         path = Path(str(self.options.data))
         official = self.info.settings["official"]
         places = " or ".join(official["files"].values())
-        get = f"get {places} from https://github.com/{official['repository']}/tree/{official['revision']}"
+        get = f"get {places} from {github_page(official['repository'], official['revision'])}"
         return _samples(read_rows(path, get=get)), path.name, None
 
     def request(self, sample: Sample) -> Generate:

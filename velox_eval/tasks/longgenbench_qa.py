@@ -21,7 +21,7 @@ from velox_eval.records.score import Score
 from velox_eval.tasks.base import Sample, Scored, Task, TaskData, TaskInfo, TaskOptions
 from velox_eval.tasks.qa_files import Asked, AuthorsFiles, Exam, file_exams, gsm8k_exams, mmlu_exams
 from velox_eval.tasks.qa_questions import GENERATOR, KINDS, questions
-from velox_eval.tasks.sources import content_sha256
+from velox_eval.tasks.sources import content_sha256, samples_sha256
 
 _VARIANTS = {"bundled": KINDS, "official": ("gsm8k", "mmlu"), "data": ("gsm8k", "mmlu")}
 
@@ -31,7 +31,6 @@ class LongGenBenchQA(Task):
 
     def __init__(self, info: TaskInfo, options: TaskOptions) -> None:
         super().__init__(info, options)
-        self.source = "data" if options.data is not None else options.source or info.sources[0]
         allowed = _VARIANTS[self.source]
         if options.variant is not None and options.variant not in allowed:
             raise ConfigError(
@@ -58,7 +57,7 @@ class LongGenBenchQA(Task):
             samples=chosen,
             source=self.source,
             origin=asked.origin,
-            sha256=content_sha256({"sample_id": sample.sample_id, **sample.data} for sample in chosen),
+            sha256=samples_sha256(chosen),
             total=len(samples),
             incomplete="; ".join(text for text in (part, asked.incomplete) if text) or None,
             notes=asked.notes,

@@ -18,7 +18,16 @@ from velox_eval.metrics.thinking import without_thinking
 from velox_eval.records.score import Score
 from velox_eval.tasks.base import Sample, Scored, Task, TaskData, TaskInfo, TaskOptions
 from velox_eval.tasks.definition import task_files
-from velox_eval.tasks.sources import Row, content_sha256, github_raw_url, read_official, read_rows, refuse_repeated
+from velox_eval.tasks.sources import (
+    Row,
+    content_sha256,
+    github_page,
+    github_raw_url,
+    read_official,
+    read_rows,
+    refuse_repeated,
+    samples_sha256,
+)
 
 MORPHKV = "morphkv"
 _VARIANTS = {
@@ -35,7 +44,6 @@ class LongWriter(Task):
 
     def __init__(self, info: TaskInfo, options: TaskOptions) -> None:
         super().__init__(info, options)
-        self.source = "data" if options.data is not None else options.source or info.sources[0]
         self.variant = options.variant or "all"
         allowed = _VARIANTS[self.source]
         if self.variant not in allowed:
@@ -52,7 +60,7 @@ class LongWriter(Task):
             samples=chosen,
             source=self.source,
             origin=origin,
-            sha256=content_sha256({"sample_id": sample.sample_id, **sample.data} for sample in chosen),
+            sha256=samples_sha256(chosen),
             total=len(samples),
             incomplete=None if len(chosen) == len(samples) else f"first {len(chosen)} of {len(samples)} samples",
         )
@@ -79,7 +87,7 @@ class LongWriter(Task):
             return read_official(url), url, None
         path = Path(str(self.options.data))
         places = " or ".join(official["files"].values())
-        get = f"get {places} from https://github.com/{official['repository']}/tree/{official['revision']}"
+        get = f"get {places} from {github_page(official['repository'], official['revision'])}"
         return read_rows(path, get=get), path.name, None
 
     def request(self, sample: Sample) -> Generate:

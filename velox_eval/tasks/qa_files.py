@@ -15,7 +15,16 @@ from typing import Any
 
 from velox_eval.errors import DataError
 from velox_eval.metrics.longgenbench_qa import Kind, final_number
-from velox_eval.tasks.sources import Row, github_raw_url, official, parse_rows, read_rows, read_text, refuse_repeated
+from velox_eval.tasks.sources import (
+    Row,
+    github_page,
+    github_raw_url,
+    official,
+    read_official,
+    read_rows,
+    read_text,
+    refuse_repeated,
+)
 
 LONGEST_QUESTION = 100_000  # characters; also what a table's cell may have
 _COLUMNS = ("question", "A", "B", "C", "D", "answer")
@@ -49,7 +58,7 @@ class AuthorsFiles:
     def __init__(self, settings: Mapping[str, Any], data: str | None) -> None:
         self.settings = settings
         self.path = None if data is None else Path(data)
-        self._home = f"https://github.com/{settings['repository']}/tree/{settings['revision']}/data"
+        self._home = f"{github_page(settings['repository'], settings['revision'])}/data"
 
     @property
     def question_file(self) -> Path | None:
@@ -64,8 +73,7 @@ class AuthorsFiles:
     def rows(self, file: str, get: str) -> list[Row]:
         """Returns the rows of a JSON file of the folder (or, without one, of the repository)."""
         if self.path is None:
-            url = self._url(file)
-            return official(url, lambda text: parse_rows(text, url))
+            return read_official(self._url(file))
         return read_rows(self.path / file, get=get)
 
     def text(self, file: str) -> tuple[str, str]:
@@ -92,7 +100,7 @@ def gsm8k_exams(files: AuthorsFiles, entries: int) -> Asked:
         raise DataError(f"{name}: is empty; {files.get(settings['examples'])}")
     url = github_raw_url(settings["rows_repository"], settings["rows_revision"], settings["rows_file"])
     if files.path is None:
-        rows, most = official(url, lambda text: parse_rows(text, url)), settings["questions"]
+        rows, most = read_official(url), settings["questions"]
     else:
         rows, most = read_rows(files.path / settings["rows"], get=f"get {url}"), None
     notes = () if most is None else (f"the first {most} of {len(rows)} questions, as the authors run it",)

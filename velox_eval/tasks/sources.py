@@ -17,6 +17,7 @@ from zipfile import BadZipFile
 
 from velox_eval.engine.model_store import cache_directory
 from velox_eval.errors import DataError
+from velox_eval.tasks.base import Sample
 
 RAW_BASE_VARIABLE = "VELOX_EVAL_RAW_BASE"
 _RAW_BASE = "https://raw.githubusercontent.com"
@@ -66,7 +67,7 @@ class Row:
         if not isinstance(value, int) or isinstance(value, bool):
             self.fail(field, f"expected a whole number, got {describe(value)}")
         if value < least:
-            self.fail(field, f"is {value}; it must be at least {least}")
+            self.fail(field, f"is {str(value)[:40]}; it must be at least {least}")
         return value
 
     def need(self, field: str) -> Any:
@@ -232,6 +233,21 @@ def content_sha256(rows: Iterable[Mapping[str, Any]]) -> str:
     return digest.hexdigest()
 
 
+def samples_sha256(samples: Iterable[Sample]) -> str:
+    """Returns the SHA-256 of samples by id and content, in order: what a record knows a task's data by."""
+    return content_sha256({"sample_id": sample.sample_id, **sample.data} for sample in samples)
+
+
+def github_page(repository: str, revision: str) -> str:
+    """Returns where a person finds a repository's files at a pinned revision, for messages."""
+    return f"https://github.com/{repository}/tree/{revision}"
+
+
+def hub_page(repository: str, revision: str) -> str:
+    """Returns where a person finds a data set repository's files at a pinned revision, for messages."""
+    return f"{_HUB_BASE}/datasets/{repository}/tree/{revision}"
+
+
 def github_raw_url(repository: str, revision: str, file: str) -> str:
     """Returns the raw URL of a repository's file at a pinned revision.
 
@@ -247,9 +263,9 @@ def hub_url(repository: str, revision: str, file: str) -> str:
     return f"{base.rstrip('/')}/datasets/{repository}/resolve/{revision}/{file}"
 
 
-def read_official(url: str) -> list[Row]:
+def read_official(url: str, *, instead: str | None = None) -> list[Row]:
     """Returns the rows of a JSON or JSONL file at `url`. Raises as `official`, and as `read_rows` for its content."""
-    return official(url, lambda text: parse_rows(text, url))
+    return official(url, lambda text: parse_rows(text, url), instead=instead)
 
 
 def official(url: str, parse: Callable[[str], T], *, instead: str | None = None) -> T:
