@@ -74,7 +74,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
         (("batch = 2", "batch = 0"), "row 1: field 'batch' must be a positive whole number"),
         (("batch = 2", "batch = 2.5"), "row 1: field 'batch' must be a positive whole number"),
         (("1.1", '"much"'), "row 1: field 'at_most' must be a positive number"),
-        (('["morphkv"]', '"morphkv"'), "row 1: field 'methods' must be a list of names"),
+        (('["morphkv"]', '"morphkv"'), "row 1: field 'methods' must be a list of texts"),
         (('what = "step"', ""), "row 1: field 'what' must be a text, got None"),
         (("[[row]]", "[row]"), "a suite needs at least one [[row]]"),
         (("[[row]]", "[[row"), "not a readable TOML file"),

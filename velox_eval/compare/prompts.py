@@ -7,8 +7,8 @@ from typing import NamedTuple
 from velox_eval.errors import VeloxEvalError
 from velox_eval.records.config import text_sha256
 from velox_eval.records.store import StoredRun
-from velox_eval.runs.plan import task_options
-from velox_eval.tasks import LM_EVAL, get_task
+from velox_eval.runs.plan import stored_task
+from velox_eval.tasks import LM_EVAL
 
 
 class Prompts(NamedTuple):
@@ -25,15 +25,14 @@ def find_prompts(run: StoredRun) -> Prompts:
     is loaded: a record may name any file, and such a task can hold code. Never raises: what is not there is said in
     `missing`.
     """
-    choice = run.header.config.task
-    if choice.name.startswith(LM_EVAL):
+    if run.header.config.task.name.startswith(LM_EVAL):
         return Prompts({}, "tasks of lm-eval are not loaded to show prompts")
     if run.header.data.source == "official":
         return Prompts({}, "official data is not fetched to show prompts")
     wanted = {record.sample_id: record.prompt_sha256 for record in run.samples}
     texts: dict[str, str] = {}
     try:
-        task = get_task(choice.name, task_options(choice, run.header.config.model))
+        task = stored_task(run.header.config)
         for sample in task.load().samples:
             if sample.sample_id in wanted:
                 prompt = task.request(sample).prompt

@@ -12,8 +12,7 @@ from velox_eval.methods import resolve
 from velox_eval.records.config import text_sha256
 from velox_eval.records.schema import RunHeader, SampleRecord
 from velox_eval.records.store import load_run
-from velox_eval.runs.plan import task_options
-from velox_eval.tasks import get_task
+from velox_eval.runs.plan import stored_task
 
 if TYPE_CHECKING:
     from velox_eval.engine.requests import Generate
@@ -85,10 +84,7 @@ def _record(samples: list[SampleRecord], wanted: str | None, run: Path) -> Sampl
 
 def _request(header: RunHeader, record: SampleRecord, data: str | None) -> Generate:
     """The prompt as the run read it, with the room it had."""
-    choice = header.config.task
-    if data is not None:
-        choice = choice.model_copy(update={"source": "data", "data": data})
-    task = get_task(choice.name, task_options(choice, header.config.model))
+    task = stored_task(header.config, data)
     loaded = task.load()
     sample = next((sample for sample in loaded.samples if sample.sample_id == record.sample_id), None)
     request = None if sample is None else task.request(sample)

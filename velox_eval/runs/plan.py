@@ -117,6 +117,14 @@ def task_options(choice: TaskChoice, model: str | None = None) -> TaskOptions:
     return TaskOptions(**choice.model_dump(exclude={"name"}), model=model)
 
 
+def stored_task(config: RunConfig, data: str | None = None) -> Task:
+    """Returns the task of a stored run; `data` says where its data is now. Raises as `get_task`."""
+    choice = config.task
+    if data is not None:
+        choice = choice.model_copy(update={"source": "data", "data": data})
+    return get_task(choice.name, task_options(choice, config.model))
+
+
 def task_choice(options: RunOptions) -> TaskChoice:
     """Returns which task on which data the options choose."""
     names = set(TaskChoice.model_fields) - {"name"}

@@ -13,15 +13,15 @@ from velox_eval.errors import DataError, StoreError
 from velox_eval.judges.base import Judge
 from velox_eval.records.config import RunConfig, config_hash, text_sha256
 from velox_eval.records.schema import Cost, Likelihoods, RunHeader, SampleRecord, Session, TeacherForced
-from velox_eval.records.store import RunFolder, RunStore, StoredRun, load_run
+from velox_eval.records.store import RunFolder, StoredRun, load_run
 from velox_eval.runs.environment import package_versions
+from velox_eval.runs.headers import open_folder
 from velox_eval.runs.judging import DEFAULT_JUDGING, JudgeOptions, open_judge
-from velox_eval.runs.plan import task_options
+from velox_eval.runs.plan import stored_task
 from velox_eval.runs.recorder import RunResult, result_of
 from velox_eval.runs.sample import scored_fields
 from velox_eval.runs.stopwatch import Stopwatch
 from velox_eval.runs.summary import summarise
-from velox_eval.tasks import get_task
 from velox_eval.tasks.base import Sample, Task, TaskData
 
 
@@ -56,21 +56,15 @@ def rescore(
         raise StoreError(
             f"run {run} has {len(stored.samples)} of {stored.header.data.samples} samples; finish it before scoring it"
         )
-    choice = stored.header.config.task
-    if data is not None:
-        choice = choice.model_copy(update={"source": "data", "data": data})
-    task = get_task(choice.name, task_options(choice, stored.header.config.model))
     config = stored.header.config
+    task = stored_task(config, data)
     repeats = config.judge_repeats if judging.repeats is None else judging.repeats
     config = config.model_copy(update={"judge": judge or config.judge, "judge_repeats": repeats})
     the_judge = open_judge(config.judge, replace(judging, repeats=repeats))
     task_data = task.load()
     _check_data(stored, task, task_data)
-    draft, store = _draft(stored.header, task, the_judge, config, Path(run).name), RunStore(results)
-    if again or not store.is_finished(draft.config_hash):
-        the_judge.prepare()
-    folder = store.open(draft.config_hash, lambda run_id: draft.model_copy(update={"run_id": run_id}), again=again)
-    with folder:
+    draft = _draft(stored.header, task, the_judge, config, Path(run).name)
+    with open_folder(results, draft, the_judge, again=again) as folder:
         if folder.state != "finished":
             answers = _answers(stored, task_data, the_judge)
             score_answers(folder, answers, task, before=stored.header.sessions, command=command)

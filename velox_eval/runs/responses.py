@@ -6,19 +6,17 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
-from platform import python_version
 from typing import Any
 
 from velox_eval.engine.requests import Generate
 from velox_eval.errors import ConfigError, DataError, unknown_name
 from velox_eval.judges.base import Judge
 from velox_eval.judges.stored import StoredRatings
-from velox_eval.records.config import Identity, TaskChoice, build_config, canonical_json, config_hash, text_sha256
-from velox_eval.records.schema import DataInfo, MethodInfo, ModelInfo, ResponsesInfo, RunHeader
-from velox_eval.records.store import RunStore
-from velox_eval.runs.environment import package_versions, platform_name, source_revision
+from velox_eval.records.config import Identity, TaskChoice, build_config, canonical_json, text_sha256
+from velox_eval.records.schema import MethodInfo, ModelInfo, ResponsesInfo, RunHeader
+from velox_eval.runs.environment import package_versions
+from velox_eval.runs.headers import data_info, draft_header, open_folder
 from velox_eval.runs.judging import DEFAULT_JUDGING, JudgeOptions, open_judge
 from velox_eval.runs.matching import MATCHES, MatchedBy, match_rows
 from velox_eval.runs.plan import task_options
@@ -104,13 +102,7 @@ def score_responses(options: ResponseOptions) -> RunResult:
         rated_by=(options.rated_by or UNKNOWN) if "ratings" in fields else None,
     )
     draft = _draft(options, name, choice, task, data, given, answers[0].judge, about)
-    store = RunStore(options.results)
-    if options.again or not store.is_finished(draft.config_hash):
-        judge.prepare()
-    folder = store.open(
-        draft.config_hash, lambda run_id: draft.model_copy(update={"run_id": run_id}), again=options.again
-    )
-    with folder:
+    with open_folder(options.results, draft, judge, again=options.again) as folder:
         if folder.state != "finished":
             score_answers(folder, answers, task, command=options.command)
         return result_of(folder)
@@ -206,42 +198,23 @@ def _draft(
     )
     left_out = len(data.samples) - len(given)
     part = f"{len(given)} of {len(data.samples)} samples have a response" if left_out else None
-    return RunHeader(
-        run_id="",
-        status="started",
-        config=config,
-        config_hash=config_hash(config, identity),
-        identity=identity,
-        created_at=datetime.now(UTC),
-        platform=platform_name(),
-        python=python_version(),
-        revision=source_revision(),
-        data=DataInfo(
-            source=data.source,
-            origin=data.origin,
-            sha256=data.sha256,
-            samples=len(given),
-            total=data.total,
-            incomplete="; ".join(text for text in (data.incomplete, part) if text) or None,
-            notes=data.notes,
-        ),
-        model=ModelInfo(
-            name=options.model,
-            content_sha256=claimed,
-            device=UNKNOWN,
-            route=UNKNOWN,
-            dtype=UNKNOWN,
-            context_length=None,
-            n_layers=0,
-        ),
-        method=MethodInfo(
-            name=label,
-            variant="foreign",
-            params={},
-            differs=f"answers read from {about.file}; what wrote them is not known here",
-            capacity=UNKNOWN,
-            evicts=None,
-            query_aware=True,
-        ),
-        responses=about,
+    model = ModelInfo(
+        name=options.model,
+        content_sha256=claimed,
+        device=UNKNOWN,
+        route=UNKNOWN,
+        dtype=UNKNOWN,
+        context_length=None,
+        n_layers=0,
     )
+    method = MethodInfo(
+        name=label,
+        variant="foreign",
+        params={},
+        differs=f"answers read from {about.file}; what wrote them is not known here",
+        capacity=UNKNOWN,
+        evicts=None,
+        query_aware=True,
+    )
+    counted = data_info(data, samples=len(given), incomplete=part)
+    return draft_header(config, identity, counted, model, method, about)

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Sequence
-from datetime import UTC, datetime
-from platform import python_version
 from typing import TYPE_CHECKING, Any, cast
 
 from velox_eval.engine.requests import LogLikelihood, Outcome, Progress, Request, Sampling, TeacherForce
 from velox_eval.errors import VeloxEvalError
 from velox_eval.methods import MethodConfig
-from velox_eval.records.config import Identity, config_hash
-from velox_eval.records.schema import (
-    DataInfo,
-    MethodInfo,
-    ModelInfo,
-    RunHeader,
-)
-from velox_eval.records.store import RunFolder, RunStore
-from velox_eval.runs.environment import package_versions, platform_name, source_revision
+from velox_eval.records.config import Identity
+from velox_eval.records.schema import MethodInfo, ModelInfo
+from velox_eval.records.store import RunFolder
+from velox_eval.runs.environment import package_versions
+from velox_eval.runs.headers import data_info, draft_header, open_folder
 from velox_eval.runs.observer import Observer
 from velox_eval.runs.plan import Plan, RunOptions, make_plan
 from velox_eval.runs.recorder import Recorder, RunResult, result_of
@@ -82,12 +76,8 @@ def open_run(plan: Plan, model: ModelInfo, options: RunOptions) -> RunFolder:
 
     Raises JudgeError for a judge that cannot be asked, before anything is written.
     """
-    draft, store = _draft(plan, model), RunStore(options.results)
-    if not plan.compares and (options.again or not store.is_finished(draft.config_hash)):
-        plan.judge.prepare()
-    return store.open(
-        draft.config_hash, lambda run_id: draft.model_copy(update={"run_id": run_id}), again=options.again
-    )
+    draft = draft_header(plan.config, identity(plan, model), data_info(plan.data), model, _method_info(plan))
+    return open_folder(options.results, draft, None if plan.compares else plan.judge, again=options.again)
 
 
 def model_info(loaded: LoadedModel) -> ModelInfo:
@@ -142,33 +132,6 @@ def identity(plan: Plan, model: ModelInfo) -> Identity:
         route=model.route,
         judge=plan.judge.id,
         versions=package_versions(plan.config.method),
-    )
-
-
-def _draft(plan: Plan, model: ModelInfo) -> RunHeader:
-    """The header of a new run, before it has an id."""
-    contents = identity(plan, model)
-    return RunHeader(
-        run_id="",
-        status="started",
-        config=plan.config,
-        config_hash=config_hash(plan.config, contents),
-        identity=contents,
-        created_at=datetime.now(UTC),
-        platform=platform_name(),
-        python=python_version(),
-        revision=source_revision(),
-        data=DataInfo(
-            source=plan.data.source,
-            origin=plan.data.origin,
-            sha256=plan.data.sha256,
-            samples=len(plan.data.samples),
-            total=plan.data.total,
-            incomplete=plan.data.incomplete,
-            notes=plan.data.notes,
-        ),
-        model=model,
-        method=_method_info(plan),
     )
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
 from velox_eval.errors import ConfigError, DataError, unknown_name
-from velox_eval.tasks.definition import task_files
+from velox_eval.tasks.definition import read_toml, task_files
 
 Kind = Literal["speed", "sweep"]
 COMMANDS: dict[Kind, str] = {"speed": "velox-eval bench --suite", "sweep": "velox-eval sweep"}
@@ -26,6 +25,8 @@ def read_suite_file(name: str, kind: Kind) -> tuple[Path, dict[str, Any]]:
     """
     if name.endswith(".toml"):
         path = Path(name).expanduser()
+        if not path.exists():
+            raise ConfigError(f"{path}: there is no such suite file")
     else:
         known = suite_names(kind)
         if name not in known:
@@ -37,15 +38,3 @@ def read_suite_file(name: str, kind: Kind) -> tuple[Path, dict[str, Any]]:
         reader = next((f" (`{COMMANDS[other]}` reads {other!r})" for other in COMMANDS if other == found), "")
         raise DataError(f"{path}: kind={found!r} must be {kind!r} for `{COMMANDS[kind]}`{reader}")
     return path, table
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """Returns the file's table. Raises ConfigError when there is none, DataError for what is no TOML."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such suite file") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not a readable TOML file: {error}") from None

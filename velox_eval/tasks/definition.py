@@ -34,18 +34,25 @@ def task_files() -> Path:
     raise DataError(f"no task definitions in {_PACKAGE / '_task_files'}; reinstall velox-eval")
 
 
+def read_toml(path: Path) -> dict[str, Any]:
+    """Returns the table of a TOML file. Raises DataError for one that cannot be read or is no TOML."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not a readable TOML file: {error}") from None
+
+
 def read_definition(name: str, folder: Path | None = None) -> TaskInfo:
     """Returns the definition of task `name`, everything beyond the common fields in `settings`.
 
     `folder` is where `<name>.toml` is (default: `task_files()`). Raises DataError naming file and field.
     """
     path = (folder or task_files()) / f"{name}.toml"
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError(f"{path}: no definition of task {name!r}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not a readable TOML file: {error}") from None
+    if not path.is_file():
+        raise DataError(f"{path}: no definition of task {name!r}")
+    table = read_toml(path)
     known: dict[str, Any] = {}
     for field, kind in _FIELDS.items():
         value = table.pop(field, None)
