@@ -7,6 +7,7 @@ import sys
 import typer
 
 from velox_eval.cli import (
+    advise,
     bench,
     calibrate,
     compare,
@@ -18,6 +19,7 @@ from velox_eval.cli import (
     models,
     nightly,
     page,
+    plan,
     run,
     schema,
     score,
@@ -40,6 +42,8 @@ app.command("sweep")(sweep.sweep)
 app.command("nightly")(nightly.nightly)
 app.command("compare")(compare.compare)
 app.command("page")(page.page)
+app.command("plan")(plan.plan)
+app.command("advise")(advise.advise)
 app.command("inspect")(inspect.inspect)
 app.command("lm-eval", context_settings=lm_eval.PASSED_ON, add_help_option=False)(lm_eval.lm_eval)
 app.command("methods")(methods.methods)

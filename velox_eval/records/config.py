@@ -148,8 +148,8 @@ def config_hash(config: RunConfig, identity: Identity) -> str:
     )
 
 
-def parse_bytes(text: str) -> int:
-    """Returns the bytes that `8GB`, `512MiB` or `1000000` stand for. Raises ConfigError otherwise."""
+def parse_bytes(text: str, name: str = "memory_limit") -> int:
+    """Returns the bytes that `8GB`, `512MiB` or `1000000` stand for. Raises ConfigError naming `name` otherwise."""
     units = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
     number = text.strip().rstrip("BbKkMmGgIi ")
     unit = text.strip()[len(number) :].strip().upper()
@@ -158,5 +158,17 @@ def parse_bytes(text: str) -> int:
     except (ValueError, KeyError):
         value = 0
     if not 1 <= value < 2**63:
-        raise ConfigError(f"memory_limit={text!r} is no size; write 8GB, 512MiB or a number of bytes")
+        raise ConfigError(f"{name}={text!r} is no size; write 8GB, 512MiB or a number of bytes")
+    return int(value)
+
+
+def parse_tokens(text: str, name: str) -> int:
+    """Returns the tokens that `4k` (4,096) or `4000` stand for. Raises ConfigError naming `name` otherwise."""
+    number, kilo = text.strip().lower().removesuffix("k"), text.strip().lower().endswith("k")
+    try:
+        value = float(number) * (1024 if kilo else 1)
+    except ValueError:
+        value = 0
+    if not 1 <= value < 2**31 or value != int(value):
+        raise ConfigError(f"{name}={text!r} is no number of tokens; write 4k (4,096) or 4000")
     return int(value)
