@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from velox_eval.cli.console import human_bytes, plain
+from velox_eval.cli.console import plain
+from velox_eval.records.sizes import human_bytes
 
 
 @pytest.mark.parametrize(

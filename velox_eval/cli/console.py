@@ -1,4 +1,4 @@
-"""How the command line writes: plain text for a terminal from text that nobody vouches for, and sizes people read."""
+"""How the command line writes: text that nobody vouches for made plain, and JSON."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
@@ -12,11 +11,12 @@ def doctor(
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Show device, versions, BLAS, caches and offline state, and what would make runs faster."""
+    from velox_eval.cli.console import print_json
     from velox_eval.engine.doctor import report
 
     found = report()
     if json_output:
-        typer.echo(json.dumps(found, indent=2, allow_nan=False))
+        print_json(found)
         return
     _print(found)
 
@@ -41,6 +41,8 @@ def _print(found: dict[str, Any]) -> None:
 
 
 def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
+    from velox_eval.records.sizes import human_bytes
+
     blas, cache, device = found["blas"], found["cache"], found["device"]
     versions = ", ".join(f"{name} {version}" for name, version in found["packages"].items() if version)
     absent = [
@@ -56,16 +58,12 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("Platform", found["platform"]),
         ("Device", f"{device['kind']}, {device['name']}"),
         ("Cores", str(found["cores"])),
-        ("Memory", f"{_gigabytes(found['memory_bytes'])}, free {_gigabytes(found['free_memory_bytes'])}"),
+        ("Memory", f"{human_bytes(found['memory_bytes'])}, free {human_bytes(found['free_memory_bytes'])}"),
         ("Packages", versions + (f"; not installed: {', '.join(absent)}" if absent else "")),
         ("BLAS", library),
         ("Matrix product", f"{found['matmul_gflops_float32']} GFLOP/s (float32)"),
-        ("Cache", f"{cache['path']} ({cache['bytes'] / 1e6:.0f} MB{'' if cache['writable'] else ', not writable'})"),
+        ("Cache", f"{cache['path']} ({human_bytes(cache['bytes'])}{'' if cache['writable'] else ', not writable'})"),
         ("Models", ", ".join(models)),
         ("Hub cache", found["hub_cache"]),
         ("Offline", ", ".join(offline) if offline else "no"),
     ]
-
-
-def _gigabytes(size: int | None) -> str:
-    return "unknown" if size is None else f"{size / 1e9:.1f} GB"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +15,7 @@ def list_models(
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """List the known models and whether they are ready."""
+    from velox_eval.cli.console import print_json
     from velox_eval.engine.model_store import KNOWN_MODELS, is_present, model_directory
 
     rows = [
@@ -30,7 +30,7 @@ def list_models(
         for model in KNOWN_MODELS.values()
     ]
     if json_output:
-        typer.echo(json.dumps(rows, indent=2))
+        print_json(rows)
         return
     for row in rows:
         state = row["path"] if row["present"] else f"not here: velox-eval models fetch {row['name']}"

@@ -25,8 +25,9 @@ def page(
 
     One file that needs neither a server nor the network. Runs are taken or refused as by compare.
     """
-    from velox_eval.cli.console import human_bytes, out, plain
+    from velox_eval.cli.console import out, plain
     from velox_eval.compare.page import write_page
+    from velox_eval.records.sizes import human_bytes
     from velox_eval.runs.figures import require_matplotlib
 
     require_matplotlib()

@@ -6,9 +6,10 @@ import sys
 import time
 from typing import Any
 
-from velox_eval.cli.console import err, human_bytes, plain
+from velox_eval.cli.console import err, plain
 from velox_eval.engine.requests import Progress
 from velox_eval.records.schema import SampleRecord
+from velox_eval.records.sizes import human_bytes
 from velox_eval.runs.observer import Observer
 
 _TERMINAL_SECONDS = 0.25

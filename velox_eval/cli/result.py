@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from velox_eval.cli.console import human_bytes, out, plain
+from velox_eval.cli.console import out, plain
+from velox_eval.records.sizes import human_bytes
+from velox_eval.runs.text_tables import number
 
 if TYPE_CHECKING:
     from velox_eval.records.schema import JudgeSummary, ResponsesInfo, RunHeader, RunSummary, SampleRecord
@@ -99,16 +101,16 @@ def _samples(summary: RunSummary, wanted: int) -> str:
 
 
 def _interval(summary: RunSummary) -> str:
-    value = _number(summary.primary_value)
+    value = number(summary.primary_value)
     if summary.primary_low is None or summary.primary_high is None:
         return value
     return f"{value} (95% interval {summary.primary_low:.3f} to {summary.primary_high:.3f})"
 
 
 def _accuracy(summary: RunSummary) -> str:
-    text = _number(summary.accuracy)
+    text = number(summary.accuracy)
     if summary.n_error:
-        text += f" over all, {_number(summary.accuracy_scored)} over the scored"
+        text += f" over all, {number(summary.accuracy_scored)} over the scored"
     return text
 
 
@@ -126,13 +128,13 @@ def _foreign(responses: ResponsesInfo) -> str:
 
 def _repetition(summary: RunSummary) -> str:
     if summary.late_repetition_rate is None:
-        return _number(summary.repetition_rate)
-    return f"{_number(summary.repetition_rate)}, {_number(summary.late_repetition_rate)} in the second half"
+        return number(summary.repetition_rate)
+    return f"{number(summary.repetition_rate)}, {number(summary.late_repetition_rate)} in the second half"
 
 
 def _others(summary: RunSummary) -> str:
     known = {name: score.value for name, score in summary.scores.items()} | summary.derived
-    return ", ".join(f"{name} {_number(value)}" for name, value in known.items() if name != summary.primary) or "-"
+    return ", ".join(f"{name} {number(value)}" for name, value in known.items() if name != summary.primary) or "-"
 
 
 def _judge(name: str, asked: JudgeSummary | None) -> str:
@@ -172,10 +174,6 @@ def _of_full(count: int | None, summary: RunSummary) -> str:
 
 def _bytes(count: int | None) -> str:
     return "-" if count is None else f"{human_bytes(count)} ({count:,} bytes)"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
 
 
 def _share(value: float | None) -> str:

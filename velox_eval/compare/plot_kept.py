@@ -12,7 +12,7 @@ from velox_eval.compare.comparison import Arm, Section
 from velox_eval.compare.plot_labels import FAINT, LINE, SOFT, TEXT, framed, printable, short, text_width
 from velox_eval.compare.plots import Runs, where
 from velox_eval.records.schema import SampleRecord
-from velox_eval.runs.figures import INK
+from velox_eval.runs.figures import INK, shades
 
 EVEN = 0.1  # early share of a cache that keeps everything
 _WIDTH = 7.2
@@ -67,14 +67,11 @@ def _seen(record: SampleRecord) -> float:
 
 
 def _by_layer(axes: Any, rows: Sequence[_Row]) -> None:
-    from matplotlib.colors import LinearSegmentedColormap
-
     depth = max(len(row.layers) for row in rows)
-    shades = LinearSegmentedColormap.from_list("kept", ["#fdfdfe", "#8fb3d1", INK])
     for place, row in enumerate(rows):
         axes.imshow(
             [row.layers],
-            cmap=shades,
+            cmap=shades(),
             vmin=0,
             vmax=1,
             aspect="auto",

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from velox_eval.compare.comparison import VERDICTS, Arm, Comparison, Difference, Estimate, MemoryRow, Section
 from velox_eval.compare.conditions import budget_label
 from velox_eval.records.sizes import human_bytes
+from velox_eval.runs.text_tables import MISSING, markdown_cell, markdown_table, number
 
 Cell = Callable[[Arm, "Style"], str]
-_MISSING = "-"
 
 
 class Column(NamedTuple):
@@ -41,9 +41,8 @@ class Style(NamedTuple):
     def number(self, value: float | None, *, sign: bool = False) -> str:
         """Returns a score with the section's decimals."""
         if value is None:
-            return _MISSING
-        value = round(value, self.decimals) + 0.0  # no "-0.00"
-        return f"{value:+.{self.decimals}f}" if sign else f"{value:.{self.decimals}f}"
+            return MISSING
+        return number(round(value, self.decimals) + 0.0, self.decimals, sign=sign)  # no "-0.00"
 
     def between(self, low: float | None, high: float | None) -> str:
         """Returns an interval, with a decimal less; nothing where there is none."""
@@ -65,7 +64,7 @@ def grid(section: Section, *, wide: bool) -> Grid:
     style = Style(_decimals(section), lines=not wide)
     columns = [column for column in _columns(section) if wide or column.narrow]
     cells = [[column.cell(arm, style) for column in columns] for arm in section.arms]
-    filled = [place for place in range(len(columns)) if any(row[place] not in ("", _MISSING) for row in cells)]
+    filled = [place for place in range(len(columns)) if any(row[place] not in ("", MISSING) for row in cells)]
     return Grid([columns[place].title for place in filled], [[row[place] for place in filled] for row in cells])
 
 
@@ -120,27 +119,18 @@ def markdown(comparison: Comparison) -> str:
     """Returns the tables as a Markdown page, all columns."""
     lines = ["# Comparison", ""]
     for section in comparison.sections:
-        lines += [f"## {_escaped(section.title)}", "", *_markdown_grid(grid(section, wide=True)), ""]
+        lines += [f"## {markdown_cell(section.title)}", "", *_markdown_grid(grid(section, wide=True)), ""]
         if section.equal_memory:
             lines += ["Speeds at equal memory:", "", *_markdown_grid(memory_grid(section)), ""]
     said = notes(comparison)
     if said:
-        lines += ["Notes:", "", *(f"- {_escaped(note)}" for note in said), ""]
+        lines += ["Notes:", "", *(f"- {markdown_cell(note)}" for note in said), ""]
     return "\n".join([*lines, "How to read it:", "", *(f"- {rule}" for rule in comparison.rules), ""])
 
 
 def _markdown_grid(table: Grid) -> list[str]:
-    rows = [[_escaped(cell) for cell in row] for row in (table.titles, *table.rows)]
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return [lines[0], "|" + "---|" * len(table.titles), *lines[1:]]
-
-
-def _escaped(text: str) -> str:
-    """Text for a Markdown cell: one line, nothing in it is markup."""
-    text = " ".join(text.split())
-    for mark in "\\`*<>|":
-        text = text.replace(mark, "\\" + mark)
-    return text.replace("](", "]\\(")
+    titles, *rows = ([markdown_cell(cell) for cell in row] for row in (table.titles, *table.rows))
+    return markdown_table(titles, rows)
 
 
 def json_text(comparison: Comparison) -> str:
@@ -235,7 +225,7 @@ def _between(estimate: Estimate, style: Style) -> str:
 def _difference(arm: Arm, style: Style) -> str:
     found = arm.difference
     if found is None:
-        return "baseline" if arm.baseline else _MISSING
+        return "baseline" if arm.baseline else MISSING
     return style.join(style.number(found.value, sign=True), style.between(found.low, found.high))
 
 
@@ -257,21 +247,21 @@ def _verdict(arm: Arm, style: Style) -> str:
 
 def _p(found: Difference | None) -> str:
     if found is None:
-        return _MISSING
+        return MISSING
     p = found.p_margin if found.verdict == "not_worse" else found.p_adjusted
-    return _MISSING if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
+    return MISSING if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _repetition(arm: Arm, style: Style) -> str:
     if arm.repetition is None:
-        return _plain(arm.repetition_rate, ".3f") if arm.baseline else _MISSING
+        return _plain(arm.repetition_rate, ".3f") if arm.baseline else MISSING
     return style.join(f"{arm.repetition.value:.3f}", f"{arm.repetition.difference.value or 0:+.3f}")
 
 
 def _speed(arm: Arm, kind: str, style: Style) -> str:
     speed = getattr(arm.cost, f"{kind}_tokens_per_second")
     if speed is None:
-        return _MISSING
+        return MISSING
     if not arm.cost.batch_equal:
         return f"batch {_plain(arm.cost.batch)}"
     ratio = getattr(arm.cost, f"{kind}_ratio")
@@ -304,8 +294,8 @@ def _share(value: float | None) -> str:
 
 
 def _times(value: float | None) -> str:
-    return _MISSING if value is None else f"{value:.2f}x"
+    return MISSING if value is None else f"{value:.2f}x"
 
 
 def _plain(value: float | int | None, form: str = "") -> str:
-    return _MISSING if value is None else format(value, form)
+    return MISSING if value is None else format(value, form)

@@ -12,9 +12,9 @@ from velox_eval.mechanism.real import RealStudy
 from velox_eval.mechanism.recall import ORACLE, RETURNS, STAYS
 from velox_eval.mechanism.study import Study
 from velox_eval.mechanism.tables import separating
-from velox_eval.runs.figures import INK, new_figure, save
+from velox_eval.runs.figures import ALARM, INK, PALE, new_figure, save, shades
 
-PALE, ALARM, MIDDLE = "#9fb4c7", "#b5482a", "#5b86ad"
+MIDDLE = "#5b86ad"
 ROW = 0.24  # inches a row of the figure
 CONTROL = "sliding_window"
 
@@ -63,7 +63,7 @@ def _matrix(axis: Any, study: Study) -> None:
     regimes = [name for name in separating() if name in study.base]
     arms = sorted(study.values, key=lambda arm: sum(study.mean(arm, name, "held") or 0.0 for name in regimes))
     image = np.array([[study.mean(arm, name, "held") or 0.0 for name in regimes] for arm in arms])
-    axis.pcolormesh(image, cmap=_shades(), vmin=0, vmax=1, edgecolors="white", linewidth=0.8)
+    axis.pcolormesh(image, cmap=shades(), vmin=0, vmax=1, edgecolors="white", linewidth=0.8)
     for row, column in np.ndindex(image.shape):
         shade = "white" if image[row, column] > 0.6 else INK
         axis.text(
@@ -98,9 +98,3 @@ def _recall(axis: Any, real: RealStudy) -> None:
         title=f"{ORACLE}: the best {real.budget} rows",
         title_fontsize=6.5,
     )
-
-
-def _shades() -> Any:
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list("held", ["#ffffff", "#8fb3d1", INK])

@@ -13,6 +13,7 @@ from velox_eval.mechanism.real import SENSITIVE, RealStudy
 from velox_eval.mechanism.recall import ORACLE, RETURNS, STAYS
 from velox_eval.mechanism.regimes import REGIMES
 from velox_eval.mechanism.study import BLOCKS, Study
+from velox_eval.runs import text_tables
 
 MATRIX = (  # heading, regime, measure
     ("shift", "shift", "retention"),
@@ -165,25 +166,24 @@ def recall_tests(real: RealStudy) -> Table:
 
 
 def _tested(tested: Tested) -> tuple[str, ...]:
-    interval = "" if tested.low is None else f" ({signed(tested.low)} to {signed(tested.high)})"
+    interval = "" if tested.low is None else f" ({_signed(tested.low)} to {_signed(tested.high)})"
     holds = "cannot decide" if tested.holds is None else "yes" if tested.holds else "no"
-    p = "< 0.001" if tested.adjusted < 0.001 else number(tested.adjusted, 3)
-    return (number(tested.first), number(tested.second), signed(tested.difference) + interval, p, holds)
+    p = "< 0.001" if tested.adjusted < 0.001 else text_tables.number(tested.adjusted)
+    return (number(tested.first), number(tested.second), _signed(tested.difference) + interval, p, holds)
 
 
-def number(value: float | None, digits: int = 2) -> str:
+def _signed(value: float | None) -> str:
+    return text_tables.number(value, 2, sign=True)
+
+
+def number(value: float | None) -> str:
     """Returns a number as text; "-" for None."""
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def signed(value: float | None) -> str:
-    """Returns a difference as text with its sign; "-" for None."""
-    return "-" if value is None else f"{value:+.2f}"
+    return text_tables.number(value, 2)
 
 
 def markdown(table: Table) -> list[str]:
     """Returns the table as Markdown lines, without its title."""
-    return ["| " + " | ".join(cells) + " |" for cells in (table.columns, ["---"] * len(table.columns), *table.rows)]
+    return text_tables.markdown_table(table.columns, table.rows)
 
 
 def separating() -> Sequence[str]:

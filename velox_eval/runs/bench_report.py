@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from velox_eval.runs.text_tables import markdown_table
+
 if TYPE_CHECKING:
     from velox_eval.engine.bench import DecodeTimes, PrefillTimes
     from velox_eval.engine.timing import Ratio, Spread
@@ -142,8 +144,8 @@ def _sheet(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]
 
 
 def _table(sheet: Sheet) -> str:
-    lines = [sheet.columns, tuple("---" for _ in sheet.columns), *sheet.rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    rows = ([cell.replace("|", "\\|") for cell in row] for row in sheet.rows)
+    return "\n".join(markdown_table(sheet.columns, rows))
 
 
 def _line(line: Line) -> tuple[str, ...]:

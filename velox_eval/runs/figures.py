@@ -9,7 +9,7 @@ from typing import Any
 
 from velox_eval.errors import ConfigError
 
-INK = "#1f3b57"
+INK, PALE, ALARM = "#1f3b57", "#9fb4c7", "#b5482a"
 FORMATS = ("svg", "png")
 DPI = 150
 # Text stays text, so that it can be searched and read aloud; equal figures give equal bytes.
@@ -33,12 +33,30 @@ def new_figure(width: float, height: float, *, dpi: int = DPI, **options: Any) -
     return figure
 
 
+def shades() -> Any:
+    """Returns the colour map of shares, 0 to 1: white to INK."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("shares", ["#ffffff", "#8fb3d1", INK])
+
+
+def check_figure_path(path: Path) -> None:
+    """Raises ConfigError where no figure can be written to `path`: another ending, or no such folder."""
+    if _kind(path) not in FORMATS:
+        raise ConfigError(f"cannot draw {path}: the name must end in .svg or .png")
+    if not path.parent.is_dir():
+        raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
+
+
+def _kind(path: Path) -> str:
+    return path.suffix.removeprefix(".").lower()
+
+
 def save(figure: Any, path: Path | str) -> None:
     """Writes `figure` to `path`, as SVG or PNG by its ending. Raises ConfigError for another, or where it cannot."""
     target = Path(path)
-    kind = target.suffix.removeprefix(".").lower()
-    if kind not in FORMATS:
-        raise ConfigError(f"cannot draw {target}: the name must end in .svg or .png")
+    check_figure_path(target)
+    kind = _kind(target)
     content = as_svg(figure).encode() if kind == "svg" else _png(figure)
     try:
         target.write_bytes(content)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velox_eval.runs.figures import INK, new_figure, require_matplotlib, save
+from velox_eval.runs.figures import ALARM, INK, PALE, new_figure, require_matplotlib, save, shades
 
 if TYPE_CHECKING:
     from velox_eval.engine.trace import Trace
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 MOST_PANELS = 36  # layers drawn over time; of a deeper model, these many spread evenly over its depth
 COLUMNS = 6
-PALE, ALARM = "#9fb4c7", "#b5482a"
 
 
 def draw(inspection: Inspection, path: Path) -> None:
@@ -64,7 +63,7 @@ def _over_time(area: Any, trace: Trace, panels: Sequence[int], lines: int) -> No
     edges = _edges(trace.seen)
     for axis, place in zip(axes.flat, panels, strict=False):
         image = np.stack([_density(moment[place], trace.seen[-1]) for moment in trace.held])
-        axis.pcolormesh(np.arange(trace.seen[-1] + 1), edges, image, cmap=_shades(), vmin=0, vmax=1, rasterized=True)
+        axis.pcolormesh(np.arange(trace.seen[-1] + 1), edges, image, cmap=shades(), vmin=0, vmax=1, rasterized=True)
         axis.axvline(trace.prompt_tokens, color=ALARM, linewidth=0.6)
         axis.set_title(f"layer {trace.layers[place]}", fontsize=7, pad=2)
         axis.tick_params(labelsize=6, length=2)
@@ -82,7 +81,7 @@ def _at_end(area: Any, trace: Trace) -> None:
     axis.imshow(
         np.stack(rows),
         aspect="auto",
-        cmap=_shades(),
+        cmap=shades(),
         vmin=0,
         vmax=1,
         interpolation="nearest",
@@ -129,9 +128,3 @@ def _edges(seen: Sequence[int]) -> list[float]:
     """Borders of the moments on the time axis: each reaches back to the one before it."""
     first = seen[0] - (seen[1] - seen[0] if len(seen) > 1 else 1)
     return [float(first), *(float(value) for value in seen)]
-
-
-def _shades() -> Any:
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list("kept", ["#ffffff", "#8fb3d1", INK])
