@@ -246,7 +246,7 @@ def cache_use(caches: Sequence[Any], sequence: int) -> CacheUse:
     Rows are counted from the positions held, not from the settings; other layers' caches count as they are.
     """
     evicting = [cache for cache in caches if isinstance(cache, CountedCache)]
-    other = sum(_array_bytes(cache) for cache in caches if not isinstance(cache, CountedCache))
+    other = sum(array_bytes(cache) for cache in caches if not isinstance(cache, CountedCache))
     seen = evicting[0].tokens_seen[sequence]
     known = all(cache.positions_known for cache in evicting)
     positions = [np.array(cache.kept_positions()[sequence]) for cache in evicting]
@@ -285,7 +285,7 @@ def _mean_budget(shares: Sequence[int | None]) -> int | None:
     return round(sum(bounded) / len(bounded)) if bounded else None
 
 
-def _array_bytes(cache: Any) -> int:
-    """Bytes of the arrays a cache of mlx-lm holds, nested ones included."""
+def array_bytes(cache: Any) -> int:
+    """Returns the bytes of the arrays a cache of mlx-lm holds, nested ones included."""
     leaves: list[Any] = tree_flatten(cache.state)  # type: ignore[assignment]
     return sum(int(leaf.nbytes) for _, leaf in leaves if isinstance(leaf, mx.array))

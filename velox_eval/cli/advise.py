@@ -115,7 +115,9 @@ def _print(table: EvidenceTable, found: Advice, console: Console, *, everything:
     shown = [choice for choice in table.choices if everything or choice.front]
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for title in ("method", "loss", "95%", "n", "verdict", "bytes here", "fit", "kept (here)", "speed"):
-        drawn.add_column(title, justify="left" if title in ("method", "verdict") else "right", no_wrap=True)
+        drawn.add_column(
+            title, justify="left" if title in ("method", "verdict") else "right", no_wrap=title != "verdict"
+        )
     drawn.add_row("full", "0", "", "", "", human_bytes(found.full_bytes), f"{found.full_most:,}", "100%", "1.00x")
     for choice in shown:
         drawn.add_row(*(plain(cell) for cell in _cells(choice)))
@@ -138,7 +140,7 @@ def _cells(choice: Choice) -> list[str]:
     return [
         row.label,
         f"{row.loss:+.3f}",
-        "-" if low is None or high is None else f"[{low:.3f}, {high:.3f}]",
+        "-" if low is None or high is None else f"[{round(low, 3) + 0.0:.3f}, {high:.3f}]",
         str(row.pairs),
         VERDICTS[row.verdict],
         human_bytes(choice.bytes),

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from velox_eval.blas import load_fast_blas
-from velox_eval.engine.models import context_length, fetch_model
 from velox_eval.engine.model_store import KNOWN_MODELS
+from velox_eval.engine.models import context_length, fetch_model
 from velox_eval.errors import ModelError, unknown_name
 from velox_eval.mlx import mx
 from velox_eval.mlx_lm import load_config, model_classes

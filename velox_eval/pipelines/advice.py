@@ -7,6 +7,7 @@ worked out for the lengths asked (velox_eval/pipelines/capacity.py). What was me
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 from velox_eval.engine.model_identity import content_sha256
@@ -206,7 +207,7 @@ def _overlap(front: Sequence[Measured]) -> bool:
     ordered = sorted(front, key=lambda row: row.loss)
     return any(
         better.loss_high is None or worse.loss_low is None or better.loss_high >= worse.loss_low
-        for better, worse in zip(ordered, ordered[1:], strict=False)
+        for better, worse in pairwise(ordered)
     )
 
 

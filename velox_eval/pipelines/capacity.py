@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from velox_eval.caches.attention_tap import attention_tap
-from velox_eval.caches.session import MethodSession, Prompt
+from velox_eval.caches.session import MethodSession, Prompt, array_bytes
 from velox_eval.engine.admission import Admission, LayerShape, footprint, layer_shapes
 from velox_eval.engine.skeleton import Skeleton
 from velox_eval.errors import ConfigError
@@ -21,6 +21,8 @@ from velox_eval.mlx import mx
 from velox_eval.records.config import DEFAULT_PREFILL_STEP, Frozen
 
 BASELINE = "full"
+SETTLED = 3  # chunks without growth after which caches that are left alone grow no more
+MOST_CHUNKS = 256
 CHARACTERS_A_TOKEN = 4  # where no tokenizer is at hand, for the few words a method says to the model by itself
 
 
@@ -168,18 +170,6 @@ class Planner:
                 fed += chunk
                 sizes.append(sum(array_bytes(cache) for cache in alone))
         return max(sizes)
-
-
-SETTLED = 3  # chunks without growth
-MOST_CHUNKS = 256
-
-
-def array_bytes(cache: object) -> int:
-    """Returns the bytes of the arrays a cache of mlx-lm holds, from their shapes."""
-    from mlx.utils import tree_flatten
-
-    leaves = tree_flatten(getattr(cache, "state"))  # noqa: B009 - mlx-lm's caches have no common type
-    return sum(int(leaf.nbytes) for _, leaf in leaves if isinstance(leaf, mx.array))
 
 
 def plan_capacity(
