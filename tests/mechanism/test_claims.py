@@ -62,14 +62,14 @@ def test_a_claim_is_judged_only_where_its_arms_were_run() -> None:
 def test_every_claim_can_be_judged_by_the_arms_of_its_studies() -> None:
     for claim in CLAIMS:
         for study in claim.studies:
-            assert claim.arms <= {arm.label for arm in study_arms([study], "seeds")}
+            assert claim.arms <= {arm.label for arm in study_arms([study], "documents")}
         assert claim.says
         assert claim.left
 
 
 @pytest.fixture(scope="module")
 def sound() -> Study:
-    return run_study(study_arms(["morphkv", "kvzip"], "seeds"), seeds=SEEDS, grid=SMALL)
+    return run_study(study_arms(["morphkv", "kvzip"], "documents"), seeds=SEEDS, grid=SMALL)
 
 
 def test_every_check_holds_as_things_are(sound: Study) -> None:
@@ -113,6 +113,8 @@ def test_a_broken_rule_is_seen(monkeypatch: pytest.MonkeyPatch, policy: Any, stu
         return -real(self, rows, state) if how == "upside down" else mx.zeros(rows.positions.shape)
 
     monkeypatch.setattr(policy, "importance", importance)
-    found = run_study(study_arms([study], "seeds"), seeds=SEEDS, regimes=["early_block", "middle_block"], grid=SMALL)
+    found = run_study(
+        study_arms([study], "documents"), seeds=SEEDS, regimes=["early_block", "middle_block"], grid=SMALL
+    )
     failed = [check.name for check in run_checks(found) if check.holds is False]
     assert any(name.startswith(broken) for name in failed)

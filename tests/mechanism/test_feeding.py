@@ -12,12 +12,12 @@ from tests.methods.installed import installed_cache, installed_positions
 from tests.methods.matrix import EVICTING, Case
 from tests.methods.references import Head
 from tests.methods.streams import Stream, feed
-from velox_eval.mechanism.arms import SEED_ARMS, Arm, family_arms
+from velox_eval.mechanism.arms import DOCUMENT_ARMS, Arm, family_arms
 from velox_eval.mechanism.feeding import cuts_once, keep, policy_for
 from velox_eval.mechanism.regimes import REGIMES, Streams, streams
 from velox_eval.methods import METHODS
 
-ARMS = {arm.label: arm for arm in SEED_ARMS}
+ARMS = {arm.label: arm for arm in DOCUMENT_ARMS}
 BUDGET = 32
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from velox_eval.engine.models import LoadedModel, load_model
 from velox_eval.errors import ConfigError
+from velox_eval.mechanism.arms import fitted
 from velox_eval.mechanism.real import real_labels, run_real
 from velox_eval.mechanism.recall import (
     BLOCK,
@@ -24,7 +25,6 @@ from velox_eval.mechanism.recall import (
     Recall,
     Refused,
     attention_mass,
-    fitted,
     moments,
     recalls,
 )

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from velox_eval.errors import ConfigError
-from velox_eval.mechanism.arms import SEED_ARMS, study_arms
+from velox_eval.mechanism.arms import DOCUMENT_ARMS, study_arms
 from velox_eval.mechanism.published import PUBLISHED, beside
 from velox_eval.mechanism.study import BLOCKS, SENSITIVITY, run_study
 
-BY_LABEL = {arm.label: arm for arm in SEED_ARMS}
+BY_LABEL = {arm.label: arm for arm in DOCUMENT_ARMS}
 
 
 def test_means_are_over_cells_and_seeds_and_a_prefix_of_the_seeds_is_its_own_study() -> None:
@@ -41,7 +41,7 @@ def test_names() -> None:
         ("snapk", ["kvzip"], "snapkv"),
         ("streaming_llm:paper", ["kvzip"], "rotary"),
         (",", ["kvzip"], "names no method"),
-        ("seeds", ["kvzap"], "kvzip"),
+        ("documents", ["kvzap"], "kvzip"),
     ):
         with pytest.raises(ConfigError, match=said):
             study_arms(studies, methods)

@@ -1,4 +1,4 @@
-"""`velox-eval mechanism`: the seeds' geometry studies, with controls, in a minute and without a model."""
+"""`velox-eval mechanism`: the geometry studies of MorphKV and KVzip, with controls, in a minute and without a model."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ BROKEN = 1  # exit code when a check does not hold
 def mechanism(
     study: Annotated[str, typer.Argument(help="morphkv, kvzip or all.")] = "all",
     methods: Annotated[
-        str, typer.Option(help="More arms: all, or methods separated by commas; seeds: the documents' own.")
-    ] = "seeds",
+        str, typer.Option(help="More arms: all, or methods separated by commas; documents: theirs alone.")
+    ] = "documents",
     seeds: Annotated[int, typer.Option(min=1, help="Data seeds; tests need 20 or so.")] = 24,
     model: Annotated[
         str | None, typer.Option(help="Also record this model's attention and what methods keep of it.")

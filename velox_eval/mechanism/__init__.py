@@ -1,1 +1,1 @@
-"""The offline geometry studies of the seeds on our own caches, with the controls that decide what they prove."""
+"""The geometry studies in the MorphKV and KVzip documents of VeloxQuant-MLX, on our caches and with controls."""

@@ -21,24 +21,35 @@ LEFT_OUT = {
 
 @dataclass(frozen=True)
 class Arm:
-    """A method under settings; `settings` may depend on the budget. `seeds_of`: the studies it belongs to."""
+    """A method under settings; `settings` may depend on the budget. `studies`: those whose documents have it."""
 
     label: str
     method: str
     settings: Callable[[int], Mapping[str, Value]] = field(default=lambda _budget: {})
-    seeds_of: tuple[str, ...] = ()
+    studies: tuple[str, ...] = ()
 
     def at(self, budget: int) -> MethodConfig:
         """Returns the method at a budget: two sinks, every window clipped to budget - sinks - 1."""
-        base, _, variant = self.method.partition(":")
-        known = {p.name: p.default for p in METHODS[base].variant(variant or "adapted").parameters}
         chosen: dict[str, Value] = dict(self.settings(budget))
-        if "n_sink" in known:
+        if "n_sink" in default_parameters(self.method):
             chosen.setdefault("n_sink", SINKS)
-        for name in WINDOWS:
-            if name in known:
-                chosen[name] = min(int(chosen.get(name, known[name])), budget - SINKS - 1)
-        return resolve(self.method, chosen, budget=budget)
+        return fitted(self.method, budget, chosen, sinks=SINKS)
+
+
+def default_parameters(method: str) -> dict[str, Value]:
+    """Returns the parameters of `name[:variant]` at their defaults."""
+    base, _, variant = method.partition(":")
+    return {p.name: p.default for p in METHODS[base].variant(variant or "adapted").parameters}
+
+
+def fitted(
+    method: str, budget: int, settings: Mapping[str, Value] | None = None, *, sinks: int | None = None
+) -> MethodConfig:
+    """Returns the method with every window clipped, so that sinks (None: its default) and a row beside it fit in."""
+    known, chosen = default_parameters(method), dict(settings or {})
+    room = budget - (int(known.get("n_sink", 0)) if sinks is None else sinks) - 1
+    chosen |= {name: min(int(chosen.get(name, known[name])), room) for name in WINDOWS if name in known}
+    return resolve(method, chosen, budget=budget)
 
 
 def _morphkv(window: int) -> Arm:
@@ -49,7 +60,7 @@ def _kvzip(probe: str) -> Arm:
     return Arm(f"kvzip probe={probe}", "kvzip", lambda _budget: {"probe": probe}, ("kvzip",))
 
 
-SEED_ARMS = (
+DOCUMENT_ARMS = (
     _morphkv(1),
     _morphkv(8),
     _morphkv(32),
@@ -58,11 +69,11 @@ SEED_ARMS = (
     Arm("h2o cumulative", "h2o", lambda _budget: {"grace": 0, "decay": 1.0}, STUDIES),
     Arm("h2o recent half", "h2o", lambda budget: {"grace": budget // 2, "decay": 1.0}, STUDIES),
     Arm("h2o true queries", "h2o:paper", lambda _budget: {"recent_ratio": 0.0}, STUDIES),
-    Arm("morphkv:paper", "morphkv:paper", seeds_of=("morphkv",)),
-    Arm("kvzip:paper", "kvzip:paper", seeds_of=("kvzip",)),
-    Arm("tova", "tova", seeds_of=STUDIES),
-    Arm("sliding_window", "sliding_window", seeds_of=STUDIES),
-    Arm("random", "random", seeds_of=STUDIES),
+    Arm("morphkv:paper", "morphkv:paper", studies=("morphkv",)),
+    Arm("kvzip:paper", "kvzip:paper", studies=("kvzip",)),
+    Arm("tova", "tova", studies=STUDIES),
+    Arm("sliding_window", "sliding_window", studies=STUDIES),
+    Arm("random", "random", studies=STUDIES),
 )
 
 
@@ -78,16 +89,16 @@ def family_arms() -> list[Arm]:
 
 
 def study_arms(studies: Iterable[str], methods: str) -> list[Arm]:
-    """Returns the arms of the studies and of `methods`: "seeds" (no more), "all", or names separated by commas.
+    """Returns the arms of the studies and of `methods`: "documents" (no more), "all", or names separated by commas.
 
     Raises ConfigError for an unknown study or method, and for a method that is left out, with the reason.
     """
     wanted = set(studies)
     for study in wanted - set(STUDIES):
         raise ConfigError(unknown_name("study", study, [*STUDIES, "all"]))
-    arms = {arm.label: arm for arm in SEED_ARMS if wanted & set(arm.seeds_of)}
+    arms = {arm.label: arm for arm in DOCUMENT_ARMS if wanted & set(arm.studies)}
     known = {arm.label: arm for arm in family_arms()}
-    named = methods not in ("seeds", "all")
+    named = methods not in ("documents", "all")
     for name in _names(methods, known):
         if named or not any(_same(known[name], arm) for arm in arms.values()):
             arms.setdefault(name, known[name])
@@ -100,13 +111,13 @@ def _same(one: Arm, other: Arm) -> bool:
 
 
 def _names(methods: str, known: Mapping[str, Arm]) -> list[str]:
-    if methods == "seeds":
+    if methods == "documents":
         return []
     if methods == "all":
         return list(known)
     names = [name.strip() for name in methods.split(",") if name.strip()]
     if not names:
-        raise ConfigError("--methods names no method: give seeds, all, or names separated by commas")
+        raise ConfigError("--methods names no method: give documents, all, or names separated by commas")
     for name in names:
         if name in LEFT_OUT:
             raise ConfigError(f"{name} has no place in the mechanism study: {LEFT_OUT[name]}")

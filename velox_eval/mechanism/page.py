@@ -71,16 +71,7 @@ def page(found: Mechanism) -> str:
         "",
         *tables.markdown(tables.tests(found)),
         "",
-        "## Order of arms",
-        "",
-        "From highest to lowest, the documents' arms and the controls: > where the step down holds over the seeds "
-        "(Holm over all steps of all orders), = where it does not.",
-        "",
-        *(
-            f"- {order.measure} in {order.regime}{' (null control)' if order.null else ''}: {order.words}"
-            for order in found.orders
-        ),
-        "",
+        *_orders(found),
         "## Eviction in blocks",
         "",
         f"Streams of {SENSITIVITY[0]} rows at budget {SENSITIVITY[1]}, {min(study.seeds, DOCUMENT_SEEDS)} seeds: "
@@ -91,6 +82,21 @@ def page(found: Mechanism) -> str:
         "",
     ]
     return "\n".join([*lines, *_real(found)])
+
+
+def _orders(found: Mechanism) -> list[str]:
+    return [
+        "## Order of arms",
+        "",
+        "From highest to lowest, the documents' arms and the controls: > where the step down holds over the seeds "
+        "(Holm over all steps of all orders), = where it does not.",
+        "",
+        *(
+            f"- {order.measure} in {order.regime}{' (null control)' if order.null else ''}: {order.words}"
+            for order in found.orders
+        ),
+        "",
+    ]
 
 
 def _construction(found: Mechanism) -> list[str]:

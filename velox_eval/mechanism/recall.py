@@ -20,10 +20,10 @@ from velox_eval.engine.engine import Engine
 from velox_eval.engine.models import LoadedModel
 from velox_eval.engine.requests import Generate
 from velox_eval.errors import ConfigError, MethodError, VeloxEvalError
-from velox_eval.mechanism.arms import WINDOWS
+from velox_eval.mechanism.arms import fitted
 from velox_eval.mechanism.regimes import Array
 from velox_eval.mechanism.texts import ShiftingText
-from velox_eval.methods import METHODS, MethodConfig, Value, resolve
+from velox_eval.methods import MethodConfig
 from velox_eval.methods.full import Full
 from velox_eval.mlx import mx
 
@@ -131,15 +131,6 @@ def _mass(recorder: _Recorder, moment: Moment) -> Array:
     weights /= weights.sum(axis=-1, keepdims=True)
     mass: Array = weights.sum(axis=(1, 2))[:, : moment.prompt]
     return mass
-
-
-def fitted(label: str, budget: int) -> MethodConfig:
-    """Returns the method at its defaults, windows clipped so that sinks and a row beside them fit in the budget."""
-    base, _, variant = label.partition(":")
-    known = {p.name: p.default for p in METHODS[base].variant(variant or "adapted").parameters}
-    room = budget - int(known.get("n_sink", 0)) - 1
-    settings: dict[str, Value] = {name: min(int(known[name]), room) for name in WINDOWS if name in known}
-    return resolve(label, settings, budget=budget)
 
 
 def recalls(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from velox_eval.engine.models import LoadedModel
 from velox_eval.errors import ConfigError
-from velox_eval.mechanism.arms import SEED_ARMS, STUDIES, study_arms
+from velox_eval.mechanism.arms import DOCUMENT_ARMS, STUDIES, study_arms
 from velox_eval.mechanism.checks import run_checks
 from velox_eval.mechanism.claims import judge
 from velox_eval.mechanism.document import Mechanism, document
@@ -29,14 +29,14 @@ RESULTS, PAGE = "results.json", "mechanism.md"
 def run_mechanism(
     which: str = ALL,
     *,
-    methods: str = "seeds",
+    methods: str = "documents",
     seeds: int = DEFAULT_SEEDS,
     loaded: LoadedModel | None = None,
     budget: int = DEFAULT_BUDGET,
     command: Sequence[str] = (),
     told: Callable[[str], None] = lambda _next: None,
 ) -> Mechanism:
-    """Returns what the studies find: `which` is morphkv, kvzip or all; `methods` seeds, all or names with commas.
+    """Returns what the studies find: `which` is morphkv, kvzip or all; `methods` documents, all or names with commas.
 
     With a model, also what its attention says, at `budget` rows. `told` hears what is next. Raises ConfigError for
     settings that cannot work.
@@ -55,7 +55,7 @@ def run_mechanism(
         claims=[judged for judged in claims if set(judged.claim.studies) & set(studies)],
         tests=tests,
         checks=run_checks(study),
-        orders=orders(study, [arm.label for arm in SEED_ARMS]),
+        orders=orders(study, [arm.label for arm in DOCUMENT_ARMS]),
         real=real,
         versions={name: version(name) for name in ("mlx", "mlx-lm", "numpy", "velox-eval")},
     )
