@@ -94,6 +94,29 @@ def test_a_finished_run_is_shown_and_again_starts_anew(opened, record):
     assert opened().path == second.path  # the latest one counts
 
 
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_finished_run_that_lost_samples_is_refused_and_made_whole_by_its_command(opened, record, summary, left):
+    first = opened()
+    first.append(record(0))
+    first.append(record(1))
+    whole = {"status": "success", "finished_at": datetime.now(UTC), "summary": summary(n=2, n_ok=2, n_error=0)}
+    first.update(first.header.model_copy(update=whole))
+    first.close()
+    path = first.path / "samples.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text(lines[0] + lines[1][:20] if left else "")
+    with pytest.raises(StoreError, match=rf"samples.jsonl has lost {2 - left} of the 2 samples of a finished run"):
+        load_run(first.path)
+    again = opened()
+    assert (again.state, again.path, len(again.done)) == ("resumed", first.path, left)
+    for index in range(left, 2):
+        again.append(record(index))
+    again.update(again.header.model_copy(update=whole))
+    again.close()
+    assert len(load_run(first.path).samples) == 2
+    assert opened().state == "finished"
+
+
 def test_a_sample_cannot_be_recorded_twice(opened, record):
     folder = opened()
     folder.append(record(0))

@@ -20,7 +20,14 @@ def _no_constant(name: str) -> NoReturn:
 
 
 dumps = partial(json.dumps, ensure_ascii=False, allow_nan=False)
-loads = partial(json.loads, parse_constant=_no_constant)
+
+
+def loads(text: str | bytes) -> Any:
+    """Returns the value of JSON text. Raises ValueError for what is none: NaN, or nested too deeply to be read."""
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 class Lines(NamedTuple):

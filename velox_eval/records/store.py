@@ -1,8 +1,8 @@
 """Run folders: `results/<run_id>/run.json` and `samples.jsonl`, and `results/runs.jsonl` over all runs.
 
 A run is found again by its hash. One that is not finished resumes: scored samples stay, failed ones are taken out
-and run again, or only scored again where they have an answer. A finished one is shown. One process at a time works on
-a run.
+and run again, or only scored again where they have an answer. A finished one is shown; if its file has lost samples,
+it resumes. One process at a time works on a run.
 """
 
 from __future__ import annotations
@@ -38,11 +38,17 @@ class StoredRun(NamedTuple):
 def load_run(path: Path | str) -> StoredRun:
     """Returns the run in folder `path`, finished or not, without changing it; samples come sorted by index.
 
-    Raises StoreError naming file, line and field of what cannot be read.
+    Raises StoreError naming file, line and field of what cannot be read, and for a finished run that lost samples.
     """
     folder = Path(path)
     header = _read_header(folder)
-    return StoredRun(header, _read_samples(folder / "samples.jsonl"))
+    samples = _read_samples(folder / "samples.jsonl")
+    if lost := _lost(header, samples):
+        raise StoreError(
+            f"{folder / 'samples.jsonl'} has lost {lost} of the {len(samples) + lost} samples of a finished run; "
+            "put the file back, or give the run's command again: it makes them anew"
+        )
+    return StoredRun(header, samples)
 
 
 def load_header(path: Path | str) -> RunHeader:
@@ -235,7 +241,9 @@ class RunFolder:
 def _reopen(store: RunStore, folder: Path, header: RunHeader) -> RunFolder:
     path = folder / "samples.jsonl"
     if header.status == "success":
-        return RunFolder(store, folder, header, "finished", _read_samples(path), None)
+        samples = _read_samples(path)
+        if not _lost(header, samples):
+            return RunFolder(store, folder, header, "finished", samples, None)
     lock = _lock(folder)
     try:
         header = _read_header(folder)
@@ -249,6 +257,11 @@ def _reopen(store: RunStore, folder: Path, header: RunHeader) -> RunFolder:
         lock.release()
         raise
     return RunFolder(store, folder, header, "resumed", scored, lock, repaired, unscored)
+
+
+def _lost(header: RunHeader, samples: Sequence[SampleRecord]) -> int:
+    """How many samples a finished run counted that its file does not have any more."""
+    return max(0, header.summary.n - len(samples)) if header.finished_at and header.summary else 0
 
 
 def _lock(folder: Path) -> FileLock:
