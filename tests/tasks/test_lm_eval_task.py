@@ -92,6 +92,10 @@ def test_what_our_runner_cannot_run_is_refused_in_a_line(yaml_tasks: Path, tmp_p
             get_task(f"lm_eval/{name}", options)
     with pytest.raises(DataError, match="no such file or folder"):
         get_task("lm_eval/tiny_gen", TaskOptions(data=str(tmp_path / "none")))
+    (tmp_path / "empty").mkdir()
+    for place, message in {"empty": "holds no YAML file", "rows.jsonl": "is no YAML file"}.items():
+        with pytest.raises(DataError, match=message):  # and not lm-eval's own task of that name
+            get_task("lm_eval/arc_easy", TaskOptions(data=str((tmp_path if place == "empty" else yaml_tasks) / place)))
     (yaml_tasks / "rows.jsonl").unlink()
     with pytest.raises(DataError, match=r"tiny_gen cannot be loaded \(FileNotFoundError"):
         get_task("lm_eval/tiny_gen", options)

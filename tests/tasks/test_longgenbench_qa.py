@@ -184,6 +184,9 @@ def test_bad_files_are_named(tmp_path: Path, content: bytes, message: str) -> No
     with pytest.raises(DataError, match=message) as raised:
         make(path).load()
     assert str(path) in str(raised.value)
+    path.unlink()
+    with pytest.raises(DataError, match=r"no such file; give JSONL of .*, or a folder as https://github.com/\S+/data$"):
+        make(path).load()
 
 
 @pytest.fixture

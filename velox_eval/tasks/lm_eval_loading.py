@@ -20,6 +20,7 @@ from velox_eval.tasks.lm_eval_task import CHAT, LmEvalTask
 INSTALL = "pip install 'velox-eval[lm-eval]'"
 _SEEDS = (0, 1234)  # of Python's and NumPy's generators, as lm-eval's command line sets them
 _FEWSHOT_SEED = 1234
+_YAML = (".yaml", ".yml")
 # What tasks and datasets raise for data that is not there, or is not what the task expects.
 _LOAD_ERRORS = (OSError, RuntimeError, ValueError, KeyError, TypeError, ImportError, AssertionError)
 
@@ -68,8 +69,19 @@ def _check(name: str, options: TaskOptions) -> None:
         raise ConfigError(f"task {name} has no generated material of ours, so no data_seed; leave it out")
     if options.source not in (None, "official", "data"):
         raise ConfigError(f"source={options.source}: task {name} has official, or --data with a folder of YAML tasks")
-    if options.data is not None and not Path(options.data).exists():
-        raise DataError(f"{options.data}: no such file or folder; --data takes a folder of lm-eval's YAML tasks")
+    if options.data is not None:
+        _check_folder(Path(options.data))
+
+
+def _check_folder(path: Path) -> None:
+    """Raises DataError where there is nothing that lm-eval reads: it would run its own task of that name instead."""
+    needed = "--data takes a folder of lm-eval's YAML tasks, or one YAML file"
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder; {needed}")
+    if path.is_file() and path.suffix not in _YAML:
+        raise DataError(f"{path}: is no YAML file; {needed}")
+    if path.is_dir() and not any(file.suffix in _YAML for file in path.rglob("*")):
+        raise DataError(f"{path}: holds no YAML file; {needed}")
 
 
 def _metadata(options: TaskOptions) -> dict[str, Any]:

@@ -152,7 +152,7 @@ def _samples(rows: list[Row]) -> list[Sample]:
             "length": row.whole("length", least=1),
         }
         if data["length"] > _MOST_WORDS:
-            row.fail("length", f"is {data['length']}; it must be at most {_MOST_WORDS}")
+            row.fail("length", f"is {str(data['length'])[:40]}; it must be at most {_MOST_WORDS}")
         sample_id = row.text("id", most=100) if "id" in row.value else f"{index:04d}-{content_sha256([data])[:8]}"
         samples.append(Sample(sample_id, data["type"], data))
     return samples

@@ -58,7 +58,7 @@ class AuthorsFiles:
     def __init__(self, settings: Mapping[str, Any], data: str | None) -> None:
         self.settings = settings
         self.path = None if data is None else Path(data)
-        self._home = f"{github_page(settings['repository'], settings['revision'])}/data"
+        self.home = f"{github_page(settings['repository'], settings['revision'])}/data"
 
     @property
     def question_file(self) -> Path | None:
@@ -68,7 +68,7 @@ class AuthorsFiles:
     @property
     def origin(self) -> str:
         """What is read, for the record."""
-        return self._home if self.path is None else self.path.name
+        return self.home if self.path is None else self.path.name
 
     def rows(self, file: str, get: str) -> list[Row]:
         """Returns the rows of a JSON file of the folder (or, without one, of the repository)."""
@@ -82,11 +82,11 @@ class AuthorsFiles:
             url = self._url(file)
             return official(url, str), url
         path = self.path / file
-        return read_text(path, get=f"get it from {self._home}", kind="a text file"), str(path)
+        return read_text(path, get=f"get it from {self.home}", kind="a text file"), str(path)
 
     def get(self, file: str) -> str:
         """Returns how to get a file, for messages."""
-        return f"get {file} from {self._home}"
+        return f"get {file} from {self.home}"
 
     def _url(self, file: str) -> str:
         return github_raw_url(self.settings["repository"], self.settings["revision"], f"data/{file}")
@@ -111,7 +111,7 @@ def gsm8k_exams(files: AuthorsFiles, entries: int) -> Asked:
 def file_exams(path: Path, files: AuthorsFiles, entries: int, examples: tuple[str, int]) -> Asked:
     """Returns the questions of one file of GSM8K's form behind our own examples, `entries` a prompt."""
     settings = files.settings["gsm8k"]
-    rows = read_rows(path, get=f"give JSONL of {{question, answer}}, or a folder laid out as {files.get('it')}")
+    rows = read_rows(path, get=f"give JSONL of {{question, answer}}, or a folder as {files.home}")
     pairs = _gsm8k_rows(rows)
     note = f"worked examples of ours: {path.name} has none (a folder with {settings['examples']} has)"
     return Asked(_split("gsm8k", pairs, entries, *examples), files.origin, notes=(note,))

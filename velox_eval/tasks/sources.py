@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -154,13 +155,13 @@ def _line_items(text: str, name: str) -> Iterator[tuple[int, Any]]:
             yield number, _load(line)
         except json.JSONDecodeError as error:
             raise DataError(f"{name}, line {number}: broken JSON: {error.msg}") from None
-        except (_BadValue, RecursionError) as error:
+        except _BadValue as error:
             raise DataError(f"{name}, line {number}: {error}") from None
 
 
 def _array_items(text: str, name: str) -> Iterator[tuple[int, Any]]:
     """Items of a top-level array with the line each starts on."""
-    decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+    decoder = json.JSONDecoder(**_HOOKS)
     position = _skip_blank(text, 0) + 1
     line, counted, separator = 1, 0, True
     while True:
@@ -176,8 +177,10 @@ def _array_items(text: str, name: str) -> Iterator[tuple[int, Any]]:
             value, position = decoder.raw_decode(text, position)
         except json.JSONDecodeError as error:
             raise DataError(f"{name}, line {error.lineno}: broken JSON: {error.msg}") from None
-        except (_BadValue, RecursionError) as error:
+        except _BadValue as error:
             raise DataError(f"{name}, line {line}: {error}") from None
+        except RecursionError:
+            raise DataError(f"{name}, line {line}: {_TOO_DEEP}") from None
         yield line, value
         position = _skip_blank(text, position)
         separator = text[position : position + 1] == ","
@@ -197,7 +200,10 @@ class _BadValue(Exception):
 
 
 def _load(text: str) -> Any:
-    return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    try:
+        return json.loads(text, **_HOOKS)
+    except RecursionError:
+        raise _BadValue(_TOO_DEEP) from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -211,6 +217,29 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> Any:
     raise _BadValue(f"{name} is no JSON value")
+
+
+def _whole(digits: str) -> int:
+    try:
+        return int(digits)
+    except ValueError:  # longer than Python reads
+        raise _BadValue(f"a number of {len(digits):,} digits is too long") from None
+
+
+def _real(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise _BadValue(f"the number {text[:40]} is too large")
+    return value
+
+
+_TOO_DEEP = "nested too deeply"
+_HOOKS: Mapping[str, Any] = {
+    "object_pairs_hook": _unique,
+    "parse_constant": _no_constant,
+    "parse_int": _whole,
+    "parse_float": _real,
+}
 
 
 def refuse_repeated(rows: Iterable[Row], field: str) -> None:
