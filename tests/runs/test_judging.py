@@ -6,11 +6,12 @@ import contextlib
 import json
 import re
 import sqlite3
+from dataclasses import replace
 
 import pytest
 
 from tests.judges.server import JudgeServer, refusal, words
-from velox_eval.errors import JudgeError
+from velox_eval.errors import JudgeError, StoreError
 from velox_eval.judges import DIMENSIONS
 from velox_eval.records.store import load_run
 from velox_eval.runs.judging import JudgeOptions
@@ -90,6 +91,13 @@ def test_a_judge_that_cannot_be_asked_stops_the_run_before_it_writes(judged, ser
     assert not judged().results.exists()
 
 
+def test_a_folder_that_cannot_keep_replies_stops_the_run_before_it_writes(judged, server, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot use the judge's replies"):
+        run(replace(judged(), judging=JudgeOptions(cache=tmp_path / "file" / "replies")))
+    assert not judged().results.exists()
+
+
 @pytest.fixture
 def dropped(judged, server):
     """A run whose judge was there at the start only: every answer is kept and none is scored."""
@@ -97,7 +105,7 @@ def dropped(judged, server):
     result = run(judged())
     assert result.header.status == "error"
     assert "3 only in scoring" in result.header.error
-    assert f"velox-eval score {result.header.run_id}" in result.header.error
+    assert f"velox-eval score {result.path} " in result.header.error  # works whatever --results was
     for record in result.samples:
         assert record.status == "error"
         assert record.error.startswith("scoring failed: judge m at http")

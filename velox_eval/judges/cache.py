@@ -20,6 +20,11 @@ class ReplyCache:
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
 
+    def prepare(self) -> None:
+        """Makes the folder and the file where they are missing. Raises StoreError when they are of no use."""
+        with self._open():
+            pass
+
     def get(self, key: str) -> str | None:
         """Returns the reply of that key; None when there is none yet. Raises StoreError when the file is of no use."""
         with self._open() as file:

@@ -154,7 +154,11 @@ class EndpointJudge(ModelJudge):
         return self._endpoint.limits.concurrency
 
     def prepare(self) -> None:
-        """Asks one short question, so that a wrong address, model or key shows now. Raises JudgeError then."""
+        """Asks one short question, so that a wrong address, model or key shows now.
+
+        Raises JudgeError then, and StoreError when replies cannot be kept.
+        """
+        super().prepare()
         tries = min(_TRIES_AT_START, self._endpoint.limits.retries)
         reply = self._endpoint.ask(_PROBE, self.max_tokens["contains"], retries=tries)
         if reply.text is None:

@@ -54,6 +54,11 @@ class ModelJudge(Judge):
         """True."""
         return True
 
+    def prepare(self) -> None:
+        """Makes sure that replies can be kept. Raises StoreError when they cannot."""
+        if self._cache:
+            self._cache.prepare()
+
     def repeat(self, turn: int) -> ModelJudge:
         """Returns this judge as it answers when asked for the `turn`-th time, counted from 0."""
         other = copy.copy(self)
@@ -147,12 +152,13 @@ class LocalJudge(ModelJudge):
         return f"mlx:{name}@{self._model.content_sha256[:12]}#{PROMPT_VERSION}"
 
     def prepare(self) -> None:
-        """Loads the model. Raises JudgeError when that cannot be done."""
+        """Loads the model. Raises JudgeError when that cannot be done, StoreError when replies cannot be kept."""
+        super().prepare()
         _ = self._model
 
     def repeat(self, turn: int) -> ModelJudge:
         """Returns this judge for the `turn`-th time, with the same model in memory."""
-        self.prepare()
+        _ = self._model
         return super().repeat(turn)
 
     def _ask(self, questions: Sequence[Question]) -> Iterator[tuple[Question, Reply]]:

@@ -127,7 +127,7 @@ class Recorder:
             return
         why = f"{len(failed)} of {count} samples failed (allowed share: {allowed:g})"
         if answered := sum(record.answer is not None for record in failed):
-            why += f", {answered} only in scoring: velox-eval score {self.folder.header.run_id} scores their answers"
+            why += f", {answered} only in scoring: velox-eval score {self.folder.path} scores their answers"
         self._end("error", why)
 
     def interrupted(self) -> None:
