@@ -174,6 +174,9 @@ def test_a_folders_strangers_are_left_out_with_the_reason(run):
     [left] = comparison.left_out
     assert left.label == "tova@64"
     assert "prefill_step is 256 and 512" in left.reason
+    runs += [run([0.0] * 8, "h2o", 64, prefill_step=512)]
+    for left in compare(runs, split=True, **QUICK).left_out:
+        assert f"with run {left.run_id} ({left.label})" in left.reason  # itself, not another of its group
     with pytest.raises(ConfigError, match="prefill_step is 256 and 512"):  # nothing would be left to compare
         compare([runs[0], runs[2]], split=True)
 
@@ -376,6 +379,9 @@ def test_runs_are_found_by_folder_id_and_results_folder(run, stored, tmp_path):
     assert compare(both, **QUICK).arms()[1].difference.verdict == "worse"
     with pytest.raises(StoreError, match="no run 'nothing'"):
         load_runs(["nothing"], tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(StoreError, match="empty holds no run"):
+        load_runs([tmp_path / "empty"])
     with pytest.raises(StoreError, match="no run was given"):
         load_runs([])
 

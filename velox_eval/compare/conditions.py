@@ -70,7 +70,8 @@ def _hashed(sha256: str, shown: str) -> Condition:
 
 def _asked(header: RunHeader) -> str:
     most = header.config.task.max_tokens
-    return "the task's token limit" if most is None else f"max_tokens {most}"
+    limit = "the task's token limit" if most is None else f"max_tokens {most}"
+    return f"{header.data.samples} prompts, {limit}"
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,8 @@ def load_runs(paths: Sequence[str | Path], results: str | Path = "results") -> l
     for path in paths:
         if is_results_folder(path):
             found = sorted(file.parent for file in Path(path).glob("*/run.json"))
+        elif Path(path).is_dir() and not (Path(path) / "run.json").is_file():
+            raise StoreError(f"{path} holds no run: no run.json is in it or in its folders; name a results folder")
         else:
             found = [find_run(str(path), results)]
         for folder in found:
@@ -120,13 +122,13 @@ def _with_baseline(groups: Sequence[Group], wanted: str | None, left_out: list[L
         )
     kept = [group for group, base in zip(groups, bases, strict=True) if base]
     refused = [group.runs[0] for group, base in zip(groups, bases, strict=True) if not base]
-    reasons = {run.header.run_id: _no_baseline(run, [base for base in bases if base], wanted) for run in refused}
+    found = [base for base in bases if base]
     compared = any(len(group.runs) > 1 for group in kept)
     if refused and not (split and compared):
-        raise ConfigError(reasons[refused[0].header.run_id])
+        raise ConfigError(_no_baseline(refused[0], found, wanted))
     for group, base in zip(groups, bases, strict=True):
         if base is None:
-            left_out += [left_out_run(run, reasons[group.runs[0].header.run_id]) for run in group.runs]
+            left_out += [left_out_run(run, _no_baseline(run, found, wanted)) for run in group.runs]
         elif split and compared and len(group.runs) == 1:
             left_out.append(left_out_run(group.runs[0], "no other run under the same conditions"))
     return [group for group in kept if len(group.runs) > 1 or not (split and compared)]
