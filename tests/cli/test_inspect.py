@@ -162,6 +162,19 @@ def test_other_data_or_another_model_is_refused(answers: RunResult, folder: Path
         inspect_run(copy)
 
 
+def test_a_sample_named_by_data_is_drawn_in_the_runs_folder(settings: Any, tmp_path: Path) -> None:
+    data = tmp_path / "prompts.jsonl"
+    row = {"id": "../../x\n</script>", "prompt": "The mill stood there.", "type": "note", "length": 100}
+    data.write_text(json.dumps(row))
+    result = run(settings(task="longwriter", data=str(data), max_tokens=8, results=tmp_path / "results"))
+    refused = _velox_eval("inspect", str(result.path), "--output", str(tmp_path / "kept.txt"))
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "the name must end in .svg or .png" in refused.stderr
+    done = _velox_eval("inspect", str(result.path))
+    assert done.returncode == 0, done.stderr
+    assert [path.relative_to(result.path).name for path in tmp_path.rglob("*.png")] == ["inspect-x-script.png"]
+
+
 def test_a_cache_that_hides_its_positions_is_refused(settings: Any) -> None:
     result = run(settings(method="veloxquant/squeeze", limit=1))
     with pytest.raises(MethodError, match="veloxquant/squeeze does not say which positions it keeps"):
@@ -175,7 +188,7 @@ def test_without_matplotlib_one_line_says_what_to_install(monkeypatch: pytest.Mo
 
 
 def test_a_picture_that_cannot_be_written_is_a_plain_error(answers: RunResult, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"cannot write .*: No such file"):
+    with pytest.raises(ConfigError, match=r"cannot write .*: there is no folder"):
         draw(inspect_run(answers.path), tmp_path / "no" / "such" / "folder.png")
 
 

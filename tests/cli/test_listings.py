@@ -38,7 +38,9 @@ def test_methods_json(velox_eval):
 
 
 def test_tasks(velox_eval):
-    assert "longgenbench" in velox_eval("tasks").stdout
+    shown = velox_eval("tasks").stdout
+    assert "longgenbench" in shown
+    assert "lm_eval/NAME" in shown
     [document] = [d for d in json.loads(velox_eval("tasks", "--json").stdout) if d["name"] == "longgenbench"]
     assert document["primary"] == "stic_2"
     assert "changes of scoring" in velox_eval("tasks", "longgenbench").stdout
@@ -56,6 +58,7 @@ def test_schema_is_that_of_the_records(velox_eval, name, model):
     [
         (["methods", "morpkv"], "unknown method 'morpkv'; did you mean 'morphkv'?"),
         (["tasks", "longenbench"], "unknown task 'longenbench'; did you mean 'longgenbench'?"),
+        (["tasks", "lm_eval/hellaswag"], "velox-eval lm-eval ls tasks"),
         (["score", "no-such-run"], "no run 'no-such-run' under results; known: none"),
         (["run", "--set", "window"], "--set 'window' is not NAME=VALUE"),
         (["run", "--set", "window=9", "--set", "window=8"], "--set window is given twice"),

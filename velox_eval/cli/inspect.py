@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,14 +27,16 @@ def inspect(
     """
     from velox_eval.cli.console import out, plain, print_json
     from velox_eval.records.store import find_run
-    from velox_eval.runs.figures import require_matplotlib
+    from velox_eval.runs.figures import check_figure_path, require_matplotlib
     from velox_eval.runs.inspect import inspect_run
     from velox_eval.runs.kept_plot import draw
 
     require_matplotlib()
+    if output is not None:
+        check_figure_path(output)
     folder = find_run(run, results)
     inspection = inspect_run(folder, sample, every=every, data=data, model=model)
-    path = output or folder / f"inspect-{inspection.record.sample_id}.png"
+    path = output or folder / f"inspect-{_file_name(inspection.record.sample_id)}.png"
     draw(inspection, path)
     trace = inspection.trace
     shares = [trace.early_share(moment) for moment in range(len(trace.seen))]
@@ -57,3 +60,8 @@ def inspect(
         f"{shares[-1]:.1%} at the end ({trace.seen[-1]} tokens); keeping everything gives 10%",
         soft_wrap=True,
     )
+
+
+def _file_name(sample_id: str) -> str:
+    """A sample's id, which comes from a data file, as a name that stays in its folder."""
+    return re.sub(r"[^\w.+=-]+", "-", sample_id)[:80].strip("-.") or "sample"

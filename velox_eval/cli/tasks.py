@@ -20,8 +20,10 @@ def tasks(
     """List the tasks."""
     from velox_eval.cli.console import out, print_json
     from velox_eval.errors import ConfigError, unknown_name
-    from velox_eval.tasks import TASKS, task_info
+    from velox_eval.tasks import LM_EVAL, TASKS, task_info
 
+    if name is not None and name.startswith(LM_EVAL):
+        raise ConfigError(f"{name} is described by lm-eval: velox-eval lm-eval ls tasks")
     if name is not None and name not in TASKS:
         raise ConfigError(unknown_name("task", name, TASKS))
     infos = [task_info(key) for key in ([name] if name is not None else sorted(TASKS))]
@@ -43,6 +45,7 @@ def _overview(console: Console, infos: list[TaskInfo]) -> None:
     for info in infos:
         table.add_row(info.name, str(info.version), info.primary, ", ".join((*info.sources, "data")), info.summary)
     console.print(table)
+    console.print("lm_eval/NAME is lm-eval's task NAME (velox-eval lm-eval ls tasks lists them)", soft_wrap=True)
 
 
 def _detail(console: Console, info: TaskInfo) -> None:

@@ -39,6 +39,8 @@ def inspect_run(
     does not say what it keeps.
     """
     header, samples = load_run(run)
+    if header.responses is not None:
+        raise StoreError(f"run {run} holds answers of another program; there is no cache to look at")
     record = _record(samples, sample, run)
     request = _request(header, record, data)
     from velox_eval.engine.models import load_model
