@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TypedDict
 
 import pytest
 
@@ -51,7 +52,14 @@ def skeleton(tiny_model_dir: Path) -> Skeleton:
     return build_skeleton(str(tiny_model_dir), "cpu")
 
 
-def lengths(rows: list[Measured]) -> dict[str, int]:
+class Lengths(TypedDict):
+    """Tokens of prompt and answer."""
+
+    prompt: int
+    answer: int
+
+
+def lengths(rows: list[Measured]) -> Lengths:
     return {"prompt": rows[0].prompt_tokens, "answer": rows[0].answer_tokens}
 
 

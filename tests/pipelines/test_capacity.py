@@ -51,10 +51,10 @@ def check(loaded: LoadedModel, planner: Planner, method: str, budget: int, words
     config = resolve(method, budget=None if method == "full" else budget)
     need = planner.need(config, got.prompt_tokens, answer, batch=1, room=GB)
     assert need.allocated_bytes == pytest.approx(use.allocated_cache_bytes, rel=0.02)
-    beside = use.peak_total_bytes - use.peak_cache_bytes
-    assert need.batch_bytes >= use.allocated_cache_bytes
-    assert max(need.prefill_bytes, need.allocated_bytes + need.beside_bytes) >= beside
-    assert use.peak_cache_bytes <= need.allocated_bytes
+    total = use.allocated_cache_bytes + use.peak_total_bytes - use.peak_cache_bytes
+    assert need.batch_bytes >= total
+    if method != "full":  # whose positions no run counts
+        assert need.batch_bytes == pytest.approx(total, rel=0.02)
 
 
 @pytest.mark.parametrize("method", METHODS)

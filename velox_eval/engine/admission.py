@@ -18,6 +18,7 @@ from velox_eval.mlx import mx
 
 AUTO_BATCH = 32  # most sequences a batch grows to by itself
 POSITION_BYTES = 4  # a slot's position; one more per head for the hole an evicted row leaves
+STATE_BYTES = 4  # of a number a policy keeps for a row
 SETTLED = 3  # chunks after which a cache at its budget repeats itself
 
 
@@ -171,13 +172,16 @@ def _layer_needs(
     if cut:
         cache.finish_prompt()
     prefill = rows * shape.row_bytes + cache.peak_aux_bytes * rows // max(peak_rows, cache.peak_slots)
+    judged = max((after + count for after, count in passes), default=0)  # rows that the passes' own state is about
+    prefill += judged * len(cache.policy.slot_state) * shape.heads * STATE_BYTES
     if cut:
         for _ in range(2):
             _feed(cache, shape, 1)
     slots = _decode_slots(cache, prompt_tokens, new_tokens)
     if cut and cache.slots is not None:
         slots = max(slots, cache.slots.count)
-    grown = max(1.0, slots / max(cache.rows))  # what a policy keeps per row grows with the rows, or with their square
+    most = min(slots, prompt_tokens + new_tokens)
+    grown = max(1.0, most / max(cache.rows))  # what a policy keeps per row grows with the rows, or with their square
     state = sum(int(array.nbytes) for array in cache.policy_state.values())
     beside = state * grown ** (2 if cache.policy.pair_state else 1) + (slots + 1) * shape.heads * POSITION_BYTES
     return _LayerNeeds(rows, prefill, slots, int(beside))
