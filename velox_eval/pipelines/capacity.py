@@ -14,7 +14,7 @@ from velox_eval.caches.attention_tap import attention_tap
 from velox_eval.caches.session import MethodSession, Prompt, array_bytes
 from velox_eval.engine.admission import Admission, LayerShape, footprint, layer_shapes
 from velox_eval.engine.skeleton import Skeleton
-from velox_eval.errors import ConfigError
+from velox_eval.errors import ConfigError, MethodError
 from velox_eval.methods import MethodConfig, resolve
 from velox_eval.methods.policy import Directions
 from velox_eval.mlx import mx
@@ -206,7 +206,13 @@ def plan_capacity(
     for prompt in prompts:
         for answer in answers:
             for method in configs:
-                rows.append(planner.need(method, prompt, answer, batch=batch, room=room))
+                try:
+                    rows.append(planner.need(method, prompt, answer, batch=batch, room=room))
+                except (ConfigError, MethodError) as error:  # this model or this length is not for it
+                    if method.label == BASELINE or len(wanted) == 1:
+                        raise
+                    reason = f"at {prompt:,} + {answer:,} tokens: {error}"
+                    refused.append(Refused(method=method.label, budget=method.budget, keep=method.keep, reason=reason))
     return Capacity(
         model=skeleton.name,
         device=skeleton.device,
