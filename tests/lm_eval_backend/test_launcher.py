@@ -126,6 +126,22 @@ def test_a_shared_cache_is_refused_by_the_model_itself(
         CachingLM(velox_lm(), foreign)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "tasks", "message"),
+    [
+        ((), "nope", "Tasks not found: nope .*ls tasks lists them"),
+        (("--limit", "0"), "tiny_gen", "--limit 0 must be above 0"),
+        (("--model", "hf"), "tiny_gen", "needs the package 'torch'"),
+    ],
+)
+def test_what_lm_eval_cannot_run_is_one_line(
+    launch: Callable[..., Any], tmp_path: Path, arguments: tuple[str, ...], tasks: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        launch(*arguments, tasks=tasks)
+    assert not (tmp_path / "results").exists()
+
+
 def test_what_was_answered_before_a_failure_is_not_asked_again(
     velox_lm: Callable[..., Any], instance: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -244,6 +244,9 @@ def test_what_lm_eval_asks_about_a_model(velox_lm: Callable[..., Any]) -> None:
         ({"batch_size": "many"}, "batch_size='many'"),
         ({"max_length": 1}, "max_length=1"),
         ({"memory_limit": "8 bananas"}, "no size"),
+        ({"budget": "many"}, "budget='many' is no whole number"),
+        ({"seed": 0.5}, "seed=0.5 is no whole number"),
+        ({"keep": "half"}, "keep='half' is no number"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(

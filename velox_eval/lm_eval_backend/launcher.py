@@ -1,8 +1,9 @@
 """lm-eval's own command line with our model in it, and our records of what it evaluated.
 
-Releases of lm-eval up to 0.4.13 find no models of other packages; this imports ours first. While it runs, three names
-of lm-eval's are replaced: its evaluation (outside and inside), so that costs and runs are recorded, and its response
-cache, whose keys hold the request alone, so that each configuration of ours has a file of its own.
+Releases of lm-eval up to 0.4.13 find no models of other packages; this imports ours first. While it runs, four names
+of lm-eval's are replaced: its evaluation (outside and inside), so that costs and runs are recorded, its response
+cache, whose keys hold the request alone, so that each configuration of ours has a file of its own, and its look-up of
+tasks, so that a name it does not have is one line.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from typing import Any, Literal
 import lm_eval.api.model
 import lm_eval.evaluator
 from lm_eval.__main__ import HarnessCLI
+from lm_eval.config.evaluate_config import EvaluatorConfig
 from lm_eval.utils import setup_logging
 
 from velox_eval.engine.models import KNOWN_MODELS
+from velox_eval.errors import ConfigError
 from velox_eval.lm_eval_backend.model import VeloxLM
 from velox_eval.lm_eval_backend.recording import add_costs, record_task
 from velox_eval.runs.observer import Observer
@@ -55,9 +58,25 @@ def launch(arguments: Sequence[str], *, results: Path, observer: Observer | None
         _replaced(lm_eval, "simple_evaluate", _telling_tasks(index)),
         _replaced(lm_eval.evaluator, "evaluate", _recording(record)),
         _own_caches(),
+        _replaced(EvaluatorConfig, "process_tasks", _plainly),
     ):
-        parser.execute(chosen)
+        try:
+            parser.execute(chosen)
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"lm-eval needs the package {error.name!r} for this: pip install {error.name}") from error
     return runs
+
+
+def _plainly(find: Any) -> Any:
+    """Returns what finds the tasks that are named, and says in one line which are not there."""
+
+    def found(*given: Any, **how: Any) -> Any:
+        try:
+            return find(*given, **how)
+        except ValueError as error:
+            raise ConfigError(f"lm-eval: {error} ({PROGRAM} ls tasks lists them; --include_path adds yours)") from error
+
+    return found
 
 
 def _is_its_own(entry: Any) -> bool:
@@ -94,6 +113,8 @@ def _fill_in(chosen: argparse.Namespace) -> None:
     """Names our model where none is named, and gives tasks the folder of a model that only we know by name."""
     if getattr(chosen, "command", None) != "run" or getattr(chosen, "config", None) is not None:
         return
+    if chosen.limit is not None and chosen.limit <= 0:
+        raise ConfigError(f"--limit {chosen.limit:g} must be above 0: documents of each task, or a share of them")
     if chosen.model is None:
         chosen.model = "velox"
     known = (chosen.model_args or {}).get("pretrained")

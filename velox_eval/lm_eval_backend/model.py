@@ -22,6 +22,7 @@ from velox_eval.lm_eval_backend.answers import AnswerLog
 from velox_eval.lm_eval_backend.settings import (
     GenerationSettings,
     batch_setting,
+    check_whole,
     fingerprint,
     generation_settings,
     with_max_length,
@@ -68,6 +69,10 @@ class VeloxLM(TemplateLM):  # type: ignore[misc]
         **params: Value,
     ) -> None:
         super().__init__()
+        check_whole(budget=budget, prefill_step=prefill_step, evict_block=evict_block, max_length=max_length)
+        check_whole(max_gen_toks=max_gen_toks, seed=seed)
+        if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int | float)):
+            raise ConfigError(f"keep={keep!r} is no number: a share above 0, up to 1")
         self.pretrained = str(pretrained)
         self.method = resolve(method, params, budget=budget, keep=keep)
         self.loaded = with_max_length(load_model(self.pretrained), max_length)

@@ -37,6 +37,13 @@ class GenerationSettings:
     sampling: Sampling
 
 
+def check_whole(**given: Any) -> None:
+    """Raises ConfigError naming the first argument that is neither a whole number nor None; lm-eval hands on texts."""
+    for name, value in given.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise ConfigError(f"{name}={value!r} is no whole number")
+
+
 def generation_settings(given: Mapping[str, Any], *, max_tokens: int, seed: int) -> GenerationSettings:
     """Returns lm-eval's generation arguments as it reads them (normalize_gen_kwargs); `max_tokens` where none is given.
 
