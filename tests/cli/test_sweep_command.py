@@ -47,6 +47,16 @@ def test_a_plan_runs_nothing(velox_eval, quick, tmp_path):
     assert not (tmp_path / "work" / "results").exists()
 
 
+def test_a_model_that_is_none_is_refused_before_anything_runs(velox_eval, quick, tmp_path):
+    for more in (("--dry-run",), ()):
+        refused = velox_eval("sweep", quick, "--model", "smollm2-135n", *more)
+        assert refused.returncode == 2
+        assert "smollm2-135n" in refused.stderr
+        assert "smollm2-135m" in refused.stderr
+        assert len(refused.stderr.splitlines()) == 1
+    assert not (tmp_path / "work" / "results").exists()
+
+
 def test_a_sweep_ends_in_one_comparison_and_is_shown_the_second_time(velox_eval, quick, tmp_path):
     done = velox_eval("sweep", quick, "--quiet")
     assert done.returncode == 0, done.stderr

@@ -60,6 +60,7 @@ def sweep(
         show_plan,
         show_result,
     )
+    from velox_eval.engine.models import check_name
     from velox_eval.errors import ConfigError
     from velox_eval.pipelines.matrix import plan_sweep
     from velox_eval.pipelines.suite import read_suite
@@ -71,7 +72,11 @@ def sweep(
     if not suite:
         raise ConfigError("no suite named: velox-eval sweep SUITE; --list shows those that come with velox-eval")
     cluster = _cluster(scheduler, local_workers, tls_ca, tls_cert, tls_key)
-    plan = plan_sweep(changed(read_suite(suite), model, limit), results=results, again=again)
+    chosen = changed(read_suite(suite), model, limit)
+    if cluster is None:  # else the workers' models count
+        for name in chosen.models:
+            check_name(name)
+    plan = plan_sweep(chosen, results=results, again=again)
     if not as_json:
         show_plan(plan, results)
     if dry_run:

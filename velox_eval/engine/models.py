@@ -104,6 +104,15 @@ def find_model(name: str) -> Path:
     raise ModelError(f"{unknown_name('model', name, KNOWN_MODELS)}; a directory or a hub id (org/name) works too")
 
 
+def check_name(name: str) -> None:
+    """Raises ModelError for a name that is neither known, nor a model's directory, nor shaped like a hub id.
+
+    Loads and fetches nothing.
+    """
+    if name not in KNOWN_MODELS and (Path(name).expanduser().exists() or not _HUB_ID.fullmatch(name)):
+        check_directory(find_model(name))
+
+
 def check_directory(path: Path) -> dict[str, Any]:
     """The configuration of the model directory `path`, after its parts were found whole; ModelError names the fault."""
     config_path = path / "config.json"
