@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from velox_eval.records.sizes import human_bytes
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -70,7 +72,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _show(found: Advice, suite: Path | None, *, everything: bool) -> None:
-    from velox_eval.cli.console import human_bytes, out, plain
+    from velox_eval.cli.console import out, plain
 
     console = out()
     console.width = max(WIDTH, console.width)
@@ -99,7 +101,7 @@ def _print(table: EvidenceTable, found: Advice, console: Console, *, everything:
     from rich import box
     from rich.table import Table
 
-    from velox_eval.cli.console import human_bytes, plain
+    from velox_eval.cli.console import plain
 
     better = "higher" if table.higher_is_better else "lower"
     full = f", full {table.full_value:.3g}" if table.full_value is not None else ""
@@ -132,7 +134,6 @@ def _print(table: EvidenceTable, found: Advice, console: Console, *, everything:
 
 
 def _cells(choice: Choice) -> list[str]:
-    from velox_eval.cli.console import human_bytes
     from velox_eval.compare import VERDICTS
 
     row = choice.evidence

@@ -9,8 +9,6 @@ from typing import Any
 
 from rich.console import Console
 
-from velox_eval.records.sizes import human_bytes as human_bytes
-
 
 def out() -> Console:
     """Returns the console of results (stdout)."""

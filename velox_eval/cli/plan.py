@@ -85,8 +85,9 @@ def _show(found: Capacity) -> None:
     from rich import box
     from rich.table import Table
 
-    from velox_eval.cli.console import human_bytes, out, plain
+    from velox_eval.cli.console import out, plain
     from velox_eval.pipelines.capacity_plot import label
+    from velox_eval.records.sizes import human_bytes
 
     console = out()
     console.width = max(WIDTH, console.width)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +15,10 @@ from velox_eval.judges.base import Judge, Ratings, Verdict
 from velox_eval.judges.cache import ReplyCache
 from velox_eval.judges.prompts import PROMPT_VERSION, contains_prompt, rating_prompt
 from velox_eval.judges.reply import parse_ratings, parse_yes_no
+from velox_eval.metrics.thinking import without_thinking
 from velox_eval.records.config import canonical_json, text_sha256
 
 LONGEST_REPLY = 20_000  # characters; what comes after them is dropped
-_THOUGHTS = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class ModelJudge(Judge):
         """Returns the model's yes or no to every (passage, description), in order."""
         asked = [self._question("contains", contains_prompt(*texts), texts) for texts in questions]
         return [
-            Verdict(None, reply.reason) if reply.text is None else parse_yes_no(_answer(reply.text))
+            Verdict(None, reply.reason) if reply.text is None else parse_yes_no(without_thinking(reply.text).answer)
             for reply in self._replies(asked)
         ]
 
@@ -81,7 +80,7 @@ class ModelJudge(Judge):
         """Returns the model's points. Raises JudgeError when no reply comes."""
         texts = (instruction, response)
         [reply] = self._replies([self._question("rate", rating_prompt(*texts), texts)])
-        return Ratings(None, reply.reason) if reply.text is None else parse_ratings(_answer(reply.text))
+        return Ratings(None, reply.reason) if reply.text is None else parse_ratings(without_thinking(reply.text).answer)
 
     def _question(self, kind: str, prompt: str, texts: tuple[str, str]) -> Question:
         return Question(kind, texts, _encodable(prompt), self.max_tokens[kind])
@@ -166,11 +165,6 @@ class LocalJudge(ModelJudge):
             asked = [question for question in questions if question.max_tokens == limit]
             for index, reply in self._model.generate([question.prompt for question in asked], limit):
                 yield asked[index], reply
-
-
-def _answer(text: str) -> str:
-    """The reply without the thoughts that some models write out before it."""
-    return _THOUGHTS.sub("", text, count=1)
 
 
 def _encodable(text: str) -> str:
