@@ -34,16 +34,26 @@ METHODS = (
 )
 
 
-def same_records(first: Any, second: Any) -> None:
-    """Both sweeps have the same runs with the same samples, but for times."""
+def alike(one: Any, two: Any) -> bool:
+    """Equal, but for last digits of numbers: a death changes who shares a batch, and sums round in another order."""
+    if isinstance(one, dict) and isinstance(two, dict):
+        return one.keys() == two.keys() and all(alike(one[name], two[name]) for name in one)
+    if isinstance(one, list | tuple) and isinstance(two, list | tuple):
+        return len(one) == len(two) and all(map(alike, one, two))
+    if isinstance(one, float) and isinstance(two, float):
+        return one == pytest.approx(two, rel=1e-4, abs=1e-4)
+    return bool(one == two)
+
+
+def same_records(first: Any, second: Any, *, digits: bool = True) -> None:
+    """Both sweeps have the same runs with the same samples, but for times, and for last `digits` where they may."""
     assert [run.planned.label for run in first.runs] == [run.planned.label for run in second.runs]
     for one, two in zip(first.runs, second.runs, strict=True):
         assert one.header.config_hash == two.header.config_hash
         assert one.header.method == two.header.method
         ours, theirs = (load_run(run.path).samples for run in (one, two))  # raises where a sample is there twice
-        assert [sample.model_dump(exclude=TIMES) for sample in ours] == [
-            sample.model_dump(exclude=TIMES) for sample in theirs
-        ]
+        left, right = ([sample.model_dump(exclude=TIMES) for sample in samples] for samples in (ours, theirs))
+        assert left == right if digits else alike(left, right)
 
 
 def worker_processes() -> list[Any]:
@@ -76,7 +86,7 @@ def test_a_killed_worker_loses_and_doubles_nothing(planned, watching):
     assert spread.spread.workers == 2
     assert spread.spread.retried >= 1
     assert 0 < spread.spread.engine_seconds <= spread.spread.worker_seconds <= spread.spread.order_seconds
-    same_records(spread, sweep(planned("alone", **asked)))
+    same_records(spread, sweep(planned("alone", **asked)), digits=False)
     header = spread.runs[1].header
     assert header.summary.cost.decode_tokens > 0
     assert header.summary.cost.wall_seconds >= header.summary.cost.engine_seconds > 0

@@ -23,7 +23,7 @@ from velox_eval.errors import ClusterError, VeloxEvalError
 from velox_eval.pipelines import cluster_worker
 from velox_eval.pipelines.cluster_connect import RESOURCE, ClusterOptions, connected
 from velox_eval.pipelines.cluster_flights import ActiveRun, Flight, Order, Worker, split
-from velox_eval.pipelines.cluster_workers import Workers
+from velox_eval.pipelines.cluster_workers import SILENCE_SECONDS, Workers
 from velox_eval.pipelines.matrix import Plans, SweepPlan
 from velox_eval.pipelines.sweep import FAILURES, Spread, SweepObserver, SweepResult, SweepRun, failed
 from velox_eval.records.schema import ModelInfo
@@ -149,6 +149,17 @@ class _Sweep:
         for number, flight in list(self.flights.items()):
             if flight.worker.ident in gone:
                 self._died(number, flight)
+            elif time.monotonic() - flight.heard > SILENCE_SECONDS:
+                self._ask_after(number, flight)
+
+    def _ask_after(self, number: int, flight: Flight) -> None:
+        """Sends an order again that nobody is at work on; takes in one whose landing went unheard."""
+        flight.heard = time.monotonic()
+        if flight.future.done():
+            self.inbox.put(("landed", number))
+        elif self.workers.forgotten(flight.future):
+            flight.future.cancel()
+            self._failed_try(number, flight, f"worker {flight.worker.name} is not at work on it")
 
     def _send(self) -> None:
         """Gives every idle worker an order, of runs under way first; a run that is finished is shown."""
@@ -218,6 +229,8 @@ class _Sweep:
     def _event(self, message: Any) -> None:
         """An outcome or progress; what comes of an order that was sent again comes too late."""
         flight = self.flights.get(message["order"])
+        if flight is not None:
+            flight.heard = time.monotonic()
         if "progress" in message:
             if flight is not None:
                 flight.progress = Progress(**message["progress"])

@@ -30,6 +30,7 @@ class Worker:
     ident: str
     name: str
     state: Literal["checking", "ready", "refused"] = "checking"
+    heard: float = field(default_factory=time.monotonic)  # when it was met, or last asked after
 
 
 @dataclass
@@ -52,6 +53,7 @@ class Flight:
     report: EngineReport | None = None  # the last one that came
     progress: Progress | None = None
     recorded: int = 0
+    heard: float = field(default_factory=time.monotonic)  # when anything came of it, or it was last asked after
 
 
 class _OfRun(Observer):

@@ -15,6 +15,7 @@ from velox_eval.pipelines.cluster_flights import Worker
 from velox_eval.pipelines.matrix import SweepPlan
 
 _ASK_SECONDS = 10.0  # for a list of workers
+SILENCE_SECONDS = 20.0  # after which a worker is asked whether it is at work
 
 
 class Workers:
@@ -61,6 +62,7 @@ class Workers:
         for ident, (address, info) in found.items():
             if ident not in self._known:
                 self._meet(Worker(address, ident, str(info.get("name", address))), info)
+        self._ask_again()
         if any(worker.state != "refused" for worker in self._known.values()):
             self._last_seen = time.monotonic()
         elif self._known:
@@ -69,6 +71,34 @@ class Workers:
             where = self.options.scheduler or "the local cluster"
             raise ClusterError(f"no worker came to {where} for {self.options.patience:g} s; scripts/worker starts some")
         return gone
+
+    def forgotten(self, future: Any) -> bool:
+        """Returns whether nobody is at work on `future`, though it has not ended: a scheduler can lose one.
+
+        False where nobody can be asked.
+        """
+        if future.done():
+            return False
+        try:
+            return not self.client.sync(
+                self.client.scheduler.call_stack, keys=[future.key], callback_timeout=_ASK_SECONDS
+            )
+        except KeyError:  # the scheduler does not know it
+            return True
+        except OSError:  # comm and time-out errors are
+            return False
+
+    def _ask_again(self) -> None:
+        """Meets workers anew whose answer is overdue and that nobody is working on."""
+        for ident, future in list(self._asked.items()):
+            worker = self._known[ident]
+            if time.monotonic() - worker.heard < SILENCE_SECONDS:
+                continue
+            worker.heard = time.monotonic()
+            if future.done():
+                self.inbox.put(("checked", ident))
+            elif self.forgotten(future):
+                del self._known[ident], self._asked[ident]
 
     def _listed(self) -> dict[str, tuple[str, Mapping[str, Any]]]:
         """Ident -> address and description. While the client tries to reach a scheduler again, who was there counts."""
