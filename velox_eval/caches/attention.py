@@ -15,11 +15,16 @@ from velox_eval.errors import MethodError
 from velox_eval.mlx import mx
 
 
+def lends_logits() -> bool:
+    """Returns whether attention here is `one_token` where it fits: on a CPU."""
+    return bool(mx.default_device().type == mx.DeviceType.cpu)
+
+
 def fits(queries: mx.array, keys: Any, values: Any, mask: Any, rest: Mapping[str, Any]) -> bool:
     """Returns whether `one_token` computes this attention: one new token, float32, a plain mask, on a CPU."""
     return (
         queries.shape[2] == 1
-        and mx.default_device().type == mx.DeviceType.cpu
+        and lends_logits()
         and all(isinstance(array, mx.array) and array.dtype == mx.float32 for array in (queries, keys, values))
         and (mask is None or (isinstance(mask, mx.array) and mask.dtype == mx.bool_ and mask.shape[-3] == 1))
         and all(value is None for value in rest.values())
