@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -25,9 +26,11 @@ from velox_eval.pipelines.baseline import (
     read_night,
     write_night,
 )
+from velox_eval.pipelines.matrix import plan_sweep
 from velox_eval.pipelines.nightly import NightlyResult, judge, nightly
 from velox_eval.pipelines.nightly_report import markdown, write_night_report
 from velox_eval.pipelines.suite import SuiteMethod, SuiteTask
+from velox_eval.pipelines.sweep import SweepResult
 from velox_eval.records import jsonl
 from velox_eval.records.score import Score
 
@@ -236,6 +239,20 @@ def test_the_sign_of_a_difference_counts_by_what_is_better() -> None:
     assert [line.notes for line in judge(higher, base)] == [("score better",), ()]
     less = changed(one_night(), "t: one", {"higher_is_better": False}, score=Score(num=0.4))
     assert judge(less, base)[0].regressions == ()
+
+
+def test_names_of_others_stay_in_their_cell_of_the_summary(suite, tmp_path) -> None:
+    """A label holds a model's name and an option's text, which may be anything."""
+    label = "t: one|two <b>three\nfour"
+    night = one_night(runs={label: one_night().runs["t: one"]})
+    lines = tuple(judge(changed(night, label, score=Score(num=0.1)), night))
+    plan = plan_sweep(suite(task=TASKS), results=tmp_path)
+    text = markdown(NightlyResult(plan, SweepResult((), False), night, night, lines, False, TOLERANCE))
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(table) == 3
+    assert {len(re.split(r"(?<!\\)\|", line)) for line in table} == {11}
+    assert "t: one\\|two \\<b\\>three four" in table[2]
+    assert "score 0.5000" in table[2]
 
 
 def test_too_few_samples_decide_nothing_and_say_so() -> None:

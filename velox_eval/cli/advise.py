@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from velox_eval.records.sizes import human_bytes
+from velox_eval.runs.text_tables import MISSING, percent, times
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -141,15 +142,11 @@ def _cells(choice: Choice) -> list[str]:
     return [
         row.label,
         f"{row.loss:+.3f}",
-        "-" if low is None or high is None else f"[{round(low, 3) + 0.0:.3f}, {high:.3f}]",
+        MISSING if low is None or high is None else f"[{round(low, 3) + 0.0:.3f}, {high:.3f}]",
         str(row.pairs),
         VERDICTS[row.verdict],
         human_bytes(choice.bytes),
         f"{choice.most:,}",
-        f"{_percent(row.peak_of_full)} ({_percent(choice.share)})",
-        "-" if row.decode_ratio is None else f"{row.decode_ratio:.2f}x",
+        f"{percent(row.peak_of_full)} ({percent(choice.share)})",
+        times(row.decode_ratio),
     ]
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from velox_eval.compare.comparison import VERDICTS, Arm, Comparison, Difference, Estimate, MemoryRow, Section
 from velox_eval.compare.conditions import budget_label
 from velox_eval.records.sizes import human_bytes
-from velox_eval.runs.text_tables import MISSING, markdown_cell, markdown_table, number
+from velox_eval.runs.text_tables import MISSING, markdown_cell, markdown_table, number, percent, times
 
 Cell = Callable[[Arm, "Style"], str]
 
@@ -78,7 +78,7 @@ def memory_grid(section: Section) -> Grid:
             each.label,
             _plain(each.batch),
             *(_plain(speed, ".1f") for speed in speeds),
-            _times(each.decode_ratio),
+            times(each.decode_ratio),
         ]
 
     titles = ["memory limit", "method", "batch", "decode tokens/s", "prefill tokens/s", "decode / baseline"]
@@ -191,16 +191,16 @@ def _columns(section: Section) -> list[Column]:
         Column("repeats", _repetition, narrow=True),
         Column(
             "cache",
-            lambda arm, style: style.join(human_bytes(arm.cost.peak_cache_bytes), _share(arm.cost.peak_of_full)),
+            lambda arm, style: style.join(human_bytes(arm.cost.peak_cache_bytes), _known(arm.cost.peak_of_full)),
             True,
         ),
         Column("with the method's own", lambda arm, _: human_bytes(arm.cost.peak_total_bytes)),
         Column("allocated", lambda arm, _: human_bytes(arm.cost.allocated_cache_bytes)),
         Column(
             "rows kept",
-            lambda arm, style: style.join(_plain(arm.cost.kept_tokens, ".0f"), _share(arm.cost.kept_fraction)),
+            lambda arm, style: style.join(_plain(arm.cost.kept_tokens, ".0f"), _known(arm.cost.kept_fraction)),
         ),
-        Column("early share", lambda arm, _: _share(arm.cost.early_share)),
+        Column("early share", lambda arm, _: percent(arm.cost.early_share)),
         Column("tokens/s", lambda arm, style: _speed(arm, "decode", style), narrow=True),
         Column("prefill tokens/s", lambda arm, style: _speed(arm, "prefill", style)),
         Column("batch", lambda arm, _: _plain(arm.cost.batch)),
@@ -265,7 +265,7 @@ def _speed(arm: Arm, kind: str, style: Style) -> str:
     if not arm.cost.batch_equal:
         return f"batch {_plain(arm.cost.batch)}"
     ratio = getattr(arm.cost, f"{kind}_ratio")
-    return style.join(f"{speed:.1f}" if speed < 1000 else f"{speed:.0f}", "" if ratio is None else _times(ratio))
+    return style.join(f"{speed:.1f}" if speed < 1000 else f"{speed:.0f}", "" if ratio is None else times(ratio))
 
 
 def _samples(arm: Arm, style: Style) -> str:
@@ -289,13 +289,10 @@ def _decimals(section: Section) -> int:
     return min(5, max(2, large, min(small, large + 2)))
 
 
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.0%}" if value >= 0.1 or not value else f"{value:.1%}"
-
-
-def _times(value: float | None) -> str:
-    return MISSING if value is None else f"{value:.2f}x"
-
-
 def _plain(value: float | int | None, form: str = "") -> str:
     return MISSING if value is None else format(value, form)
+
+
+def _known(share: float | None) -> str:
+    """The lower part of a cell, which is left out where there is nothing to say."""
+    return "" if share is None else percent(share)

@@ -26,6 +26,7 @@ from velox_eval.mechanism.regimes import (
     WEAK,
 )
 from velox_eval.mechanism.study import DOCUMENT_SEEDS, LENGTHS, SENSITIVITY
+from velox_eval.runs.text_tables import markdown_table
 
 FIGURE = "mechanism.svg"
 
@@ -121,9 +122,7 @@ def _construction(found: Mechanism) -> list[str]:
         "the stream's own rows once more; qfilters:paper's direction is that of the stream's queries. "
         f"Left out: {left_out}.",
         "",
-        "| regime | construction |",
-        "|---|---|",
-        *(f"| {name} | {REGIMES[name].summary} |" for name in found.study.base),
+        *markdown_table(("regime", "construction"), [(name, REGIMES[name].summary) for name in found.study.base]),
         "",
         f"Versions: {versions}." if versions else "",
     ]

@@ -17,6 +17,7 @@ from velox_eval.pipelines.nightly import Line, NightlyResult
 from velox_eval.records import jsonl
 from velox_eval.records.store import load_run
 from velox_eval.runs.figures import save
+from velox_eval.runs.text_tables import MISSING, markdown_cell, markdown_table, number
 
 HISTORY, SUMMARY, PAGE = "history.jsonl", "summary.md", "report.html"
 
@@ -47,7 +48,7 @@ def markdown(result: NightlyResult) -> str:
     if result.updated:
         lines += ["", "This night is the baseline now."]
     failed = [run for run in result.sweep.runs if run.error is not None]
-    lines += [f"- {_cell(run.planned.label)}: {_cell(run.error or '')}" for run in failed]
+    lines += [f"- {markdown_cell(run.planned.label)}: {markdown_cell(run.error or '')}" for run in failed]
     return "\n".join(lines) + "\n"
 
 
@@ -72,7 +73,10 @@ def _verdicts(red: Sequence[Line], count: int) -> list[str]:
         return [f"None of {count} runs got worse."]
     return [
         f"{len(red)} of {count} runs got worse:",
-        *(f"- **{_cell(line.label)}**: {'; '.join(_why(line, kind) for kind in line.regressions)}" for line in red),
+        *(
+            f"- **{markdown_cell(line.label)}**: {'; '.join(_why(line, kind) for kind in line.regressions)}"
+            for line in red
+        ),
     ]
 
 
@@ -81,7 +85,7 @@ def _why(line: Line, kind: str) -> str:
     run, before = line.run, line.before
     if kind == "score":
         test = f"p {line.p:.2g} over {line.n_pairs} pairs"
-        return f"{run.primary} {_number(run.value)}, was {_number(before.value)} ({test})"
+        return f"{run.primary} {number(run.value, 4)}, was {number(before.value, 4)} ({test})"
     if kind == "failed":
         return f"{line.failed} samples failed that did not"
     if kind == "bytes":
@@ -95,25 +99,23 @@ def _why(line: Line, kind: str) -> str:
 
 
 def _table(lines: Sequence[Line]) -> list[str]:
-    rows = [
-        "| run | score | baseline | p | changed answers | bytes | full's step / its own | baseline | |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    titles = ("run", "score", "baseline", "p", "changed answers", "bytes", "full's step / its own", "baseline", "")
+    rows = []
     for line in lines:
         run = line.run
         cells = (
             line.label,
-            f"{run.primary} {_number(run.value)}",
-            _number(line.before.value),
-            "-" if line.p is None else f"{line.p:.2g}",
+            f"{run.primary} {number(run.value, 4)}",
+            number(line.before.value, 4),
+            MISSING if line.p is None else f"{line.p:.2g}",
             f"{line.changed} of {len(run.samples)}",
-            f"{line.bytes / line.bytes_before - 1:+.1%}" if line.bytes_before else "-",
-            _number(line.speed, 2),
-            _number(line.speed_before, 2),
+            f"{line.bytes / line.bytes_before - 1:+.1%}" if line.bytes_before else MISSING,
+            number(line.speed, 2),
+            number(line.speed_before, 2),
             f"worse: {', '.join(line.regressions)}" if line.regressions else "; ".join(line.notes) or "ok",
         )
-        rows.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
-    return rows
+        rows.append([markdown_cell(cell) for cell in cells])
+    return markdown_table(titles, rows)
 
 
 def _legend(result: NightlyResult) -> list[str]:
@@ -176,12 +178,3 @@ def _series(rows: Sequence[Mapping[str, Any]], task: str, field: str) -> dict[st
     return {
         label.removeprefix(f"{task}: "): [row["runs"].get(label, {}).get(field) for row in rows] for label in labels
     }
-
-
-def _number(value: float | None, digits: int = 4) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def _cell(text: str) -> str:
-    """Text that cannot leave its cell of a Markdown table."""
-    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())

@@ -23,10 +23,12 @@ from velox_eval.records.schema import RunHeader, ScoreSummary
 from velox_eval.runs.plan import RunOptions
 from velox_eval.runs.recorder import RunResult
 from velox_eval.runs.runner import run
+from velox_eval.runs.text_tables import MISSING, markdown_cell, markdown_table, number
 
 INSTALLED = ("streaming_llm", "knorm", "qfilters", "h2o", "tova", "snapkv", "pyramidkv", "chunkkv", "cam", "keyformer")
 ALSO_INSTALLED = ("morphkv", "kvzip", "squeeze")
 BRIDGED = "veloxquant/"
+EARLY = ("h2o", "h2o:paper", "morphkv", "morphkv:paper", "sliding_window")  # shown beside what is published
 
 
 @dataclass(frozen=True)
@@ -106,20 +108,26 @@ def _construction(headers: Sequence[RunHeader], command: str) -> list[str]:
 
 
 def _table(done: Sequence[Cell]) -> list[str]:
-    lines = ["| method | KL | agreement | perplexity ratio | kept | early | fired |", "|---|---|---|---|---|---|---|"]
+    rows = []
     for cell in sorted(done, key=lambda cell: (_method(cell.label), cell.label)):
         if cell.result is None or cell.result.header.summary is None:
-            lines.append(f"| {cell.label} | could not run: {cell.refused} | | | | | |")
+            rows.append([cell.label, f"could not run: {markdown_cell(cell.refused)}", *[""] * 5])
             continue
         summary = cell.result.header.summary
         fired = summary.n if summary.n_not_fired is None else summary.n - summary.n_not_fired
         scores = summary.scores
-        lines.append(
-            f"| {cell.label} | {_interval(scores.get('mean_kl'))} | {_interval(scores.get('top1_agreement'), 1.0)}"
-            f" | {_number(summary.derived.get('perplexity_ratio'))} | {_number(summary.kept_fraction)} |"
-            f" {_number(summary.early_share)} | {fired} of {summary.n} |"
+        rows.append(
+            [
+                cell.label,
+                _interval(scores.get("mean_kl")),
+                _interval(scores.get("top1_agreement"), 1.0),
+                number(summary.derived.get("perplexity_ratio")),
+                number(summary.kept_fraction),
+                number(summary.early_share),
+                f"{fired} of {summary.n}",
+            ]
         )
-    return lines
+    return markdown_table(("method", "KL", "agreement", "perplexity ratio", "kept", "early", "fired"), rows)
 
 
 def _early(done: Sequence[Cell]) -> list[str]:
@@ -128,36 +136,29 @@ def _early(done: Sequence[Cell]) -> list[str]:
         for cell in done
         if cell.result is not None and cell.result.header.summary is not None
     }
-    lines = [
+    budgets = sorted({budget for _, budget in found})
+    methods = [name for name in EARLY if any(name == label for label, _ in found)]
+    rows = [[name, *(number(found.get((name, budget))) for budget in budgets)] for name in methods]
+    return [
         "## Early tokens",
         "",
         "The MorphKV authors state, after NACL, that at the last token 96% of H2O's rows come from the first 200 of "
         "about 1,400 tokens (the first 14%). Here, from the first tenth:",
         "",
-        "| method | " + " | ".join(f"budget {b}" for b in sorted({b for _, b in found})) + " |",
-        "|---|" + "---|" * len({b for _, b in found}),
+        *markdown_table(["method", *(f"budget {budget}" for budget in budgets)], rows),
     ]
-    for label in ("h2o", "h2o:paper", "morphkv", "morphkv:paper", "sliding_window"):
-        if any(name == label for name, _ in found):
-            shares = [_number(found.get((label, budget))) for budget in sorted({b for _, b in found})]
-            lines.append(f"| {label} | " + " | ".join(shares) + " |")
-    return lines
 
 
 def _method(label: str) -> str:
     return label.removeprefix(BRIDGED).partition(":")[0]
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
 def _interval(score: ScoreSummary | None, most: float = inf) -> str:
     if score is None or score.value is None:
-        return "-"
+        return MISSING
     if score.low is None or score.high is None:
-        return f"{score.value:.3f}"
-    return f"{score.value:.3f} ({max(score.low, 0.0):.3f} to {min(score.high, most):.3f})"
+        return number(score.value)
+    return f"{number(score.value)} ({number(max(score.low, 0.0))} to {number(min(score.high, most))})"
 
 
 def main(

@@ -14,6 +14,18 @@ def number(value: float | None, digits: int = 3, *, sign: bool = False) -> str:
     return f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}"
 
 
+def percent(share: float | None) -> str:
+    """Returns a share, 1 is all, as a percentage: with a decimal under 10%; "-" for None."""
+    if share is None:
+        return MISSING
+    return f"{share:.0%}" if share >= 0.1 or not share else f"{share:.1%}"
+
+
+def times(ratio: float | None) -> str:
+    """Returns a ratio as `1.25x`; "-" for None."""
+    return MISSING if ratio is None else f"{ratio:.2f}x"
+
+
 def markdown_cell(text: str) -> str:
     """Returns `text` for a cell or line of Markdown: one line, in which nothing is markup. For names others gave."""
     text = " ".join(text.split())
