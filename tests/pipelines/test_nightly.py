@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from velox_eval.compare.conditions import NAMES
 from velox_eval.errors import ConfigError, DataError
 from velox_eval.methods import METHODS
 from velox_eval.methods.tova import TovaPaper
@@ -121,6 +122,8 @@ def test_nights_are_green_against_themselves_and_red_when_something_broke(night,
         assert [line.changed for line in again.lines] == [0, 0, 0]
         assert [line.p for line in again.lines] == [None, None, None]
         assert all(sweep.state == "new" for sweep in again.sweep.runs)
+    for run in again.night.runs.values():  # nights compare what `compare` does, at any packages
+        assert set(NAMES) - run.same.keys() == {"versions"}
     full, tova, _ = again.lines
     assert (full.speed, full.speed_before) == (None, None)
     assert tova.speed > 0
@@ -176,10 +179,10 @@ def test_a_baseline_of_something_else_is_refused_before_anything_runs(suite, tmp
 
 
 def test_another_model_or_task_version_is_named() -> None:
-    same = {"model": "a" * 64, "task version": "1", "device": "cpu"}
+    same = {"model": "a" * 64, "task_version": "1", "device": "cpu"}
     tonight = changed(one_night(), "t: one", {"same": same})
     check_comparable(Path("base.json"), tonight, tonight)
-    for name, value in (("model", "f" * 64), ("task version", "0"), ("device", "gpu")):
+    for name, value in (("model", "f" * 64), ("task_version", "0"), ("device", "gpu")):
         before = changed(tonight, "t: one", {"same": same | {name: value}})
         with pytest.raises(ConfigError, match=f"base.json: t: one: {name} was {value[:12]}"):
             check_comparable(Path("base.json"), before, tonight)

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
+from velox_eval.compare.conditions import conditions, settings
 from velox_eval.errors import ConfigError, DataError
 from velox_eval.pipelines.matrix import SweepPlan
 from velox_eval.pipelines.sweep import SweepRun
@@ -113,18 +114,13 @@ def _night_run(path: Path, full_over: tuple[float, ...]) -> NightRun:
 
 
 def _same(header: RunHeader) -> dict[str, str]:
-    identity, config = header.identity, header.config
-    return {
-        "task version": str(identity.task_version),
-        "prompts": identity.requests_sha256,
-        "data": identity.data_sha256,
-        "model": identity.model_sha256,
-        "device": identity.device,
-        "weights' types": identity.route,
-        "judge": identity.judge,
-        "parameters": canonical_json(config.params),
-        "batch": str(config.performance.batch_size),
-    }
+    """What runs must share to be compared, but for the packages, which a night is there to watch; and its own settings.
+
+    Those of the method and the batch are the label's and the suite's, whose defaults may be others by now.
+    """
+    shared = {name: condition.key for name, condition in conditions(header).items() if name != "versions"}
+    batch = str(header.config.performance.batch_size)
+    return {**shared, "settings": canonical_json(settings(header)), "batch": batch}
 
 
 def _night_sample(sample: SampleRecord, primary: str) -> NightSample:
