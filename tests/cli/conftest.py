@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -51,3 +54,35 @@ def velox_eval(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
 def run_arguments(tiny_model_dir: Path, data: Path) -> list[str]:
     """A run of two samples that takes a second."""
     return ["run", "--model", str(tiny_model_dir), "--data", str(data), "--limit", "2", "--budget", "32"]
+
+
+@pytest.fixture
+def started() -> Callable[[list[str], Path], AbstractContextManager[subprocess.Popen[str]]]:
+    """Runs `velox-eval ARGUMENTS` beside the test; it is gone afterwards whatever the test did."""
+
+    @contextlib.contextmanager
+    def start(arguments: list[str], folder: Path) -> Iterator[subprocess.Popen[str]]:
+        with subprocess.Popen(
+            [*COMMAND, *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    return start
+
+
+@pytest.fixture
+def wait_for_samples() -> Callable[[Path, int], None]:
+    """Waits until the runs in `folder / results` have so many samples on record."""
+
+    def wait(folder: Path, count: int) -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if sum(file.read_bytes().count(b"\n") for file in folder.glob("results/*/samples.jsonl")) >= count:
+                return
+            time.sleep(0.01)
+        raise AssertionError("no sample was recorded in a minute")
+
+    return wait

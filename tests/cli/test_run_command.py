@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -74,27 +71,6 @@ def test_score_needs_no_model(velox_eval, run_arguments, tmp_path):
     assert document["summary"]["n"] == 2
 
 
-@contextlib.contextmanager
-def started(arguments: list[str], folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Runs the command beside the test; it is gone afterwards whatever the test did."""
-    with subprocess.Popen(
-        [*COMMAND, *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def wait_for_samples(folder: Path, count: int) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if sum(file.read_bytes().count(b"\n") for file in folder.glob("results/*/samples.jsonl")) >= count:
-            return
-        time.sleep(0.01)
-    raise AssertionError("no sample was recorded in a minute")
-
-
 @pytest.fixture
 def long_run(tiny_model_dir, tmp_path, data):
     """Eight samples of some tenths of a second each, one after another."""
@@ -105,7 +81,7 @@ def long_run(tiny_model_dir, tmp_path, data):
     return ["run", *model, "--budget", "64", "--max-tokens", "300", "--batch-size", "1"]
 
 
-def test_kill_9_then_the_same_command_finishes_it(velox_eval, long_run, tmp_path):
+def test_kill_9_then_the_same_command_finishes_it(velox_eval, started, wait_for_samples, long_run, tmp_path):
     folder = tmp_path / "work"
     for wanted in (1, 3):
         with started(long_run, folder) as process:
@@ -125,7 +101,9 @@ def test_kill_9_then_the_same_command_finishes_it(velox_eval, long_run, tmp_path
     assert stored.header.status == "success"
 
 
-def test_ctrl_c_says_how_to_go_on_and_a_second_process_is_refused(velox_eval, long_run, tmp_path):
+def test_ctrl_c_says_how_to_go_on_and_a_second_process_is_refused(
+    velox_eval, started, wait_for_samples, long_run, tmp_path
+):
     folder = tmp_path / "work"
     with started([*long_run, "--again"], folder) as process:
         wait_for_samples(folder, 1)

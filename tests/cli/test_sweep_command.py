@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -88,6 +89,27 @@ def test_what_cannot_work_is_one_line(velox_eval, quick, arguments, says):
     assert done.returncode == 2
     assert says in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_ctrl_c_ends_every_command_in_one_line_with_130(started, wait_for_samples, quick, tmp_path):
+    longer = tmp_path / "longer.toml"
+    longer.write_text(
+        SUITE.replace("MODEL", "unused").replace("limit = 2\nmax_tokens = 3", "limit = 8\nmax_tokens = 90")
+    )
+    model = Path(quick).read_text().split('models = ["')[1].split('"')[0]
+    with started(["sweep", str(longer), "--model", model, "--quiet"], tmp_path) as process:
+        wait_for_samples(tmp_path, 1)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 130, said
+    assert said == "Interrupted. 0 of 2 runs are done; the same command goes on.\n"
+    os.mkfifo(tmp_path / "base.json")  # whoever reads it waits
+    with started(["nightly", quick, "--baseline", str(tmp_path / "base.json")], tmp_path) as process:
+        with (tmp_path / "base.json").open("wb"):
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=30)
+    assert process.returncode == 130, said
+    assert said == "Interrupted.\n"
 
 
 def test_a_night_goes_to_the_job_page(quick, tmp_path, monkeypatch):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from velox_eval.cli import (
     advise,
@@ -26,11 +28,24 @@ from velox_eval.cli import (
     sweep,
     tasks,
 )
-from velox_eval.cli.console import plain
+from velox_eval.cli.console import CANCELLED, interrupted, plain
 from velox_eval.errors import VeloxEvalError
+
+
+class Commands(TyperGroup):
+    """The commands; Ctrl-C ends each of them with one line and the same exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            interrupted()
+
 
 app = typer.Typer(
     name="velox-eval",
+    cls=Commands,
     help="Run benchmarks on real language models under KV-cache eviction, and compare what each method keeps.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -65,3 +80,5 @@ def main() -> None:
     except VeloxEvalError as error:
         print(f"velox-eval: error: {plain(' '.join(str(error).split()))}", file=sys.stderr)
         sys.exit(USER_ERROR)
+    except KeyboardInterrupt:  # before a command began, or the second one
+        sys.exit(CANCELLED)

@@ -1,13 +1,16 @@
-"""How the command line writes: text that nobody vouches for made plain, and JSON."""
+"""How the command line writes: text that nobody vouches for made plain, JSON, and the end that Ctrl-C brings."""
 
 from __future__ import annotations
 
 import json
 import sys
 import unicodedata
-from typing import Any
+from typing import Any, NoReturn
 
+import typer
 from rich.console import Console
+
+CANCELLED = 130  # what shells say of a process that Ctrl-C ended
 
 
 def out() -> Console:
@@ -35,3 +38,9 @@ def _unsafe(character: str) -> bool:
 def print_json(document: Any) -> None:
     """Prints one JSON document on stdout, and nothing else; ASCII, so that no terminal acts on it."""
     sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+
+
+def interrupted(left: str = "") -> NoReturn:
+    """Says on stderr that Ctrl-C ended the command and what is `left` to do, and exits with CANCELLED."""
+    err().print(plain(" ".join(["Interrupted.", left])).strip(), soft_wrap=True)
+    raise typer.Exit(CANCELLED)

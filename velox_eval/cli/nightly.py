@@ -38,8 +38,8 @@ def nightly(
     Writes a Markdown summary (also to $GITHUB_STEP_SUMMARY when that is set), the HTML page, a line of history and the
     trend. Exit code: 0 nothing got worse, 1 something did, 2 it could not run or cannot be compared, 130 interrupted.
     """
-    from velox_eval.cli.console import err, out, plain
-    from velox_eval.cli.sweep import CANCELLED, changed
+    from velox_eval.cli.console import err, interrupted, out, plain
+    from velox_eval.cli.sweep import changed
     from velox_eval.cli.sweep_view import SweepTerminal
     from velox_eval.pipelines.nightly import nightly as run_nightly
     from velox_eval.pipelines.nightly_report import markdown, write_night_report
@@ -59,8 +59,7 @@ def nightly(
         observer=SweepTerminal(quiet=quiet),
     )
     if isinstance(result, SweepResult):
-        err().print("Interrupted; nothing was compared.")
-        raise typer.Exit(CANCELLED)
+        interrupted("Nothing was compared; the same command starts anew.")
     files = write_night_report(result, output or results / "nightly" / result.night.suite)
     text = markdown(result)
     out().print(plain(text), soft_wrap=True)

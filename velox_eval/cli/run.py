@@ -15,7 +15,6 @@ from velox_eval.cli import judging
 if TYPE_CHECKING:
     from velox_eval.runs.recorder import RunResult
 
-CANCELLED = 130
 FAILED_SAMPLES = 1
 MODEL = "Model"
 DATA = "Data"
@@ -175,7 +174,7 @@ def parse_settings(given: Sequence[str], option: str = "--set") -> dict[str, str
 
 def finish(result: RunResult, command: Sequence[str], *, as_json: bool) -> None:
     """Shows a run and exits with the code that says how it went."""
-    from velox_eval.cli.console import err, print_json
+    from velox_eval.cli.console import err, interrupted, print_json
     from velox_eval.cli.result import document, show_result
 
     if as_json:
@@ -186,10 +185,7 @@ def finish(result: RunResult, command: Sequence[str], *, as_json: bool) -> None:
     if result.state == "finished":
         notes.print("This run was finished before; nothing was run. --again repeats it.")
     if status == "cancelled":
-        notes.print(
-            f"Interrupted. To go on: {shlex.join(part for part in command if part != '--again')}", soft_wrap=True
-        )
-        raise typer.Exit(CANCELLED)
+        interrupted(f"To go on: {shlex.join(part for part in command if part != '--again')}")
     if status == "error":
         notes.print(f"velox-eval: {result.header.error}; the same command tries them again", soft_wrap=True)
         raise typer.Exit(FAILED_SAMPLES)

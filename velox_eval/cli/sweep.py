@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from velox_eval.pipelines.sweep import SweepResult
 
 FAILED_RUNS = 1
-CANCELLED = 130
 CLUSTER = "Several machines"
 
 
@@ -51,7 +50,7 @@ def sweep(
     others. Exit code: 0 all runs done, 1 some failed, 2 it cannot run as asked, 130 interrupted.
     """
     from velox_eval.cli.compare import show as show_comparison
-    from velox_eval.cli.console import err, print_json
+    from velox_eval.cli.console import print_json
     from velox_eval.cli.sweep_view import (
         MatrixTerminal,
         SweepTerminal,
@@ -98,7 +97,7 @@ def sweep(
         show_result(result)
         if found is not None:
             show_comparison(found)
-    finish(plan, result, err().print)
+    finish(plan, result)
 
 
 def _compared(result: SweepResult) -> Comparison | None:
@@ -148,16 +147,16 @@ def _list(*, as_json: bool) -> None:
         out().print(f"{name:10} {summary}", soft_wrap=True)
 
 
-def finish(plan: SweepPlan, result: SweepResult, say: Any) -> None:
+def finish(plan: SweepPlan, result: SweepResult) -> None:
     """Names on stderr what failed and what is left, and exits with the code that says how it went."""
-    from velox_eval.cli.console import plain
+    from velox_eval.cli.console import err, interrupted, plain
 
+    say = err().print
     for run in result.failed:
         say(plain(f"failed: {run.planned.label}: {run.error}"), soft_wrap=True)
     if result.interrupted:
         done = sum(run.header is not None and run.header.status == "success" for run in result.runs)
-        say(f"Interrupted: {done} of {len(plan.runs)} runs are done; the same command goes on.")
-        raise typer.Exit(CANCELLED)
+        interrupted(f"{done} of {len(plan.runs)} runs are done; the same command goes on.")
     if result.failed:
         say(f"velox-eval: {len(result.failed)} of {len(plan.runs)} runs failed; the same command tries them again")
         raise typer.Exit(FAILED_RUNS)
