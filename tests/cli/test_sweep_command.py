@@ -93,21 +93,18 @@ def test_what_cannot_work_is_one_line(velox_eval, quick, arguments, says):
 
 def test_ctrl_c_ends_every_command_in_one_line_with_130(started, wait_for_samples, quick, tmp_path):
     longer = tmp_path / "longer.toml"
-    longer.write_text(
-        SUITE.replace("MODEL", "unused").replace("limit = 2\nmax_tokens = 3", "limit = 8\nmax_tokens = 90")
-    )
-    model = Path(quick).read_text().split('models = ["')[1].split('"')[0]
-    with started(["sweep", str(longer), "--model", model, "--quiet"], tmp_path) as process:
+    longer.write_text(Path(quick).read_text().replace("limit = 2\nmax_tokens = 3", "limit = 8\nmax_tokens = 90"))
+    with started(["sweep", str(longer), "--quiet"], tmp_path) as process:
         wait_for_samples(tmp_path, 1)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=30)
     assert process.returncode == 130, said
     assert said == "Interrupted. 0 of 2 runs are done; the same command goes on.\n"
     os.mkfifo(tmp_path / "base.json")  # whoever reads it waits
-    with started(["nightly", quick, "--baseline", str(tmp_path / "base.json")], tmp_path) as process:
-        with (tmp_path / "base.json").open("wb"):
-            process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=30)
+    night = ["nightly", quick, "--baseline", str(tmp_path / "base.json")]
+    with started(night, tmp_path) as process, (tmp_path / "base.json").open("wb"):
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
     assert process.returncode == 130, said
     assert said == "Interrupted.\n"
 
