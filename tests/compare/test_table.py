@@ -57,6 +57,17 @@ def test_numbers_have_the_digits_their_size_needs(run):
     assert [len(shown(scale).partition(".")[2]) for scale in (75.0, 0.5, 0.02)] == [2, 3, 4]
 
 
+def test_shares_that_differ_have_labels_that_differ(run):
+    """A label also names the baseline, so it has to stand for one arm."""
+    shares = (0.12, 0.125, 0.07, 1.0)
+    section = compare([run([0.5, 0.6]), *(run([0.5, 0.6], "tova", keep=keep) for keep in shares)]).sections[0]
+    labels = [row[0].split()[-1] for row in grid(section, wide=True).rows]
+    assert sorted(labels) == ["@100%", "@12%", "@12.5%", "@7%", "full"]
+    twelve = run([0.1, 0.2], "tova", keep=0.12)
+    named = compare([twelve, run([0.5, 0.6], "tova", keep=0.125)], "tova@12.5%").sections[0]
+    assert [(arm.keep, arm.baseline) for arm in named.arms if arm.baseline] == [(0.125, True)]
+
+
 def test_csv_holds_unrounded_numbers(comparison):
     rows = list(csv.DictReader(io.StringIO(csv_text(comparison))))
     assert [row["label"] for row in rows] == [arm.label for arm in comparison.arms()]

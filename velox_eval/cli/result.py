@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from velox_eval.cli.console import out, plain
 from velox_eval.records.sizes import human_bytes
+from velox_eval.runs.labels import budget_words
 from velox_eval.runs.text_tables import number
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def rows(header: RunHeader, summary: RunSummary) -> list[tuple[str, str]]:
     """Returns the table's lines."""
     config, data = header.config, header.data
     foreign = header.responses
-    limit = f"budget {config.budget}" if config.budget is not None else f"keep {config.keep:g}" if config.keep else ""
+    limit = budget_words(config.budget, config.keep)
     params = ", ".join(f"{name}={value}" for name, value in header.method.params.items())
     lines = [
         ("method", ", ".join(part for part in (config.method, limit, params) if part)),

@@ -10,6 +10,7 @@ from velox_eval.errors import ConfigError, unknown_name
 from velox_eval.records.config import ParamValue, canonical_json
 from velox_eval.records.schema import RunHeader
 from velox_eval.records.store import StoredRun
+from velox_eval.runs.labels import budget_label
 
 _SHOWN_DIGITS = 12
 _ANY_SEED = "-"
@@ -170,11 +171,6 @@ def arm_label(header: RunHeader, shown: Mapping[str, ParamValue] | None = None) 
     """Returns method, budget and the parameters in `shown`: `morphkv@256 window=32`, `kvzip@50%`, `full`."""
     budget = budget_label(header.config.budget, header.config.keep)
     return " ".join([method_label(header) + budget, *(f"{name}={value}" for name, value in (shown or {}).items())])
-
-
-def budget_label(budget: int | None, keep: float | None) -> str:
-    """Returns what a label says of the budget: `@256`, `@50%`; empty where there is none."""
-    return f"@{budget}" if budget is not None else f"@{keep:.0%}" if keep else ""
 
 
 def settings(header: RunHeader) -> dict[str, ParamValue | None]:

@@ -18,6 +18,7 @@ from velox_eval.compare.plot_style import line_name, looks
 from velox_eval.metrics.fidelity import BIN
 from velox_eval.metrics.repetition import repetition_by_decile
 from velox_eval.records.store import StoredRun
+from velox_eval.runs.labels import budget_words
 
 Runs = Mapping[str, StoredRun]  # by run id
 
@@ -291,7 +292,5 @@ def where(section: Section) -> tuple[str, ...]:
 
 
 def _at(arms: Sequence[Arm]) -> tuple[str, ...]:
-    bound = next((arm for arm in arms if arm.budget is not None or arm.keep is not None), None)
-    if bound is None:
-        return ()
-    return (f"budget {bound.budget}" if bound.budget is not None else f"keep {bound.keep:g}",)
+    sizes = (budget_words(arm.budget, arm.keep) for arm in arms)
+    return tuple(size for size in sizes if size)[:1]

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from velox_eval.compare.comparison import VERDICTS, Arm, Comparison, Difference, Estimate, MemoryRow, Section
-from velox_eval.compare.conditions import budget_label
 from velox_eval.records.sizes import human_bytes
+from velox_eval.runs.labels import budget_label
 from velox_eval.runs.text_tables import MISSING, markdown_cell, markdown_table, number, percent, times
 
 Cell = Callable[[Arm, "Style"], str]

@@ -8,6 +8,7 @@ from typing import Any
 from velox_eval.compare.plot_style import looks
 from velox_eval.pipelines.capacity import Capacity, Need
 from velox_eval.runs.figures import new_figure, save
+from velox_eval.runs.labels import budget_label
 
 MIB = 2**20
 _GREY = "#6b7280"
@@ -70,5 +71,4 @@ def draw_capacity(plan: Capacity, path: Path) -> None:
 
 def label(row: Need) -> str:
     """Returns method and budget of a row: `morphkv@512`, `kvzip@25%`, `full`."""
-    size = f"@{row.budget}" if row.budget is not None else f"@{row.keep:.0%}" if row.keep is not None else ""
-    return row.method + size
+    return row.method + budget_label(row.budget, row.keep)

@@ -22,6 +22,7 @@ from velox_eval.errors import ConfigError, StoreError
 from velox_eval.records.config import Frozen, ParamValue, canonical_json
 from velox_eval.records.schema import RunHeader, SampleRecord
 from velox_eval.records.store import StoredRun
+from velox_eval.runs.labels import budget_label
 
 BASELINE = "full"
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -68,8 +69,7 @@ class Measured(Frozen):
     @property
     def label(self) -> str:
         """Method and budget: `morphkv@128`, `kvzip@25%`."""
-        size = f"@{self.budget}" if self.budget is not None else f"@{self.keep:.0%}" if self.keep else ""
-        return self.method.removesuffix(":adapted") + size
+        return self.method.removesuffix(":adapted") + budget_label(self.budget, self.keep)
 
 
 def measured_rows(runs: Sequence[StoredRun]) -> list[Measured]:

@@ -13,6 +13,7 @@ from velox_eval.pipelines.suite import Suite, matrix, run_command
 from velox_eval.records.config import TaskChoice, canonical_json, config_hash
 from velox_eval.records.schema import RunHeader
 from velox_eval.records.store import load_header
+from velox_eval.runs.labels import budget_words
 from velox_eval.runs.plan import DEFAULT_RESULTS, Plan, RunOptions, make_plan, task_choice
 from velox_eval.runs.runner import identity
 
@@ -141,10 +142,8 @@ def _label(plan: Plan, suite: Suite) -> str:
     defaults = {parameter.name: parameter.default for parameter in method.variant.parameters}
     words = [method.label, *(f"{name}={value}" for name, value in method.params.items() if value != defaults[name])]
     text = f"{config.task.name}: {' '.join(words)}"
-    if method.budget is not None:
-        text += f", budget {method.budget}"
-    if method.keep is not None:
-        text += f", keep {method.keep:g}"
+    if size := budget_words(method.budget, method.keep):
+        text += f", {size}"
     if len(suite.models) > 1:
         text += f", {config.model}"
     if len(suite.seeds) > 1 and config.temperature:
@@ -155,8 +154,8 @@ def _label(plan: Plan, suite: Suite) -> str:
 def _asked(options: RunOptions) -> str:
     """The label of a run that has no plan."""
     words = [options.method, *(f"{name}={value}" for name, value in options.settings.items())]
-    size = f", budget {options.budget}" if options.budget else f", keep {options.keep:g}" if options.keep else ""
-    return f"{options.task}: {' '.join(words)}{size}"
+    size = budget_words(options.budget, options.keep)
+    return f"{options.task}: {' '.join(words)}{f', {size}' if size else ''}"
 
 
 def _numbered(runs: Sequence[PlannedRun]) -> tuple[PlannedRun, ...]:

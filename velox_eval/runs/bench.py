@@ -13,6 +13,7 @@ from velox_eval.errors import ConfigError, VeloxEvalError
 from velox_eval.methods import MethodConfig, Value, resolve
 from velox_eval.records.config import DEFAULT_PREFILL_STEP
 from velox_eval.runs.bench_suite import MEASURES, Row
+from velox_eval.runs.labels import budget_words
 from velox_eval.runs.plan import DEFAULT_MODEL, RunOptions
 
 if TYPE_CHECKING:
@@ -280,7 +281,8 @@ class _Measuring:
 
 
 def _budget(method: MethodConfig) -> str:
-    return "" if method.budget is None else f", budget {method.budget}"
+    size = budget_words(method.budget, method.keep)
+    return f", {size}" if size else ""
 
 
 def _prompt_length(row: Row, method: MethodConfig) -> int:

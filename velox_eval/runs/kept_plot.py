@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velox_eval.runs.figures import ALARM, INK, PALE, new_figure, require_matplotlib, save, shades
+from velox_eval.runs.labels import budget_words
 
 if TYPE_CHECKING:
     from velox_eval.engine.trace import Trace
@@ -37,7 +38,7 @@ def draw(inspection: Inspection, path: Path) -> None:
 
 def _title(inspection: Inspection) -> str:
     config, trace = inspection.header.config, inspection.trace
-    limit = f"budget {inspection.record.budget}" if inspection.record.budget is not None else "no budget"
+    limit = budget_words(inspection.record.budget, None) or "no budget"
     return (
         f"{config.method}, {limit}: {config.task.name}, sample {inspection.record.sample_id}\n"
         f"{inspection.header.model.name}, {trace.prompt_tokens} prompt tokens, "
