@@ -166,6 +166,8 @@ def test_without_the_package_its_figures_are_not_measured(velox_eval, quick, tmp
         (("--repeats", "0"), "repeats=0 must be at least 1"),
         (("--budget", "64", "--context", "32"), "context=32 must be at least budget=64"),
         (("--method", "full"), "full has no budget: name methods that evict"),
+        (("--output", "/dev/null/speed.md"), "cannot make the folder /dev/null: File exists"),
+        (("--output", "."), "cannot write .: it is a folder"),
     ],
 )
 def test_a_mistake_is_one_line(velox_eval, quick, arguments, says):

@@ -71,7 +71,9 @@ def test_files_by_their_ending(velox_eval, results, tmp_path):
         (["nothing"], "no run 'nothing' under results"),
         (["results", "--baseline", "knorm"], "no run of the baseline 'knorm'"),
         (["results", "--format", "xml"], "unknown format 'xml'"),
-        (["results", "-o", "missing/out.md"], "cannot write missing/out.md"),
+        (["results", "-o", "missing/out.md"], "cannot write missing/out.md: there is no folder missing"),
+        (["results", "-o", "results"], "cannot write results: it is a folder"),
+        (["results", "--plots", "/dev/null/plots"], "cannot write into /dev/null/plots: /dev/null is a file"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_exit_2(velox_eval, results, arguments, words):

@@ -70,7 +70,7 @@ def test_advise_says_what_was_never_measured(tiny_model_dir: Path, tmp_path: Pat
     alone = json.loads(call(*asked, "--no-bundled", "--json").stdout)
     assert alone["tables"] == []
     wrong = call(*asked, "--suite", str(tmp_path / "more.txt"))
-    assert isinstance(wrong.exception, StoreError)
+    assert isinstance(wrong.exception, ConfigError)
 
 
 @pytest.mark.model

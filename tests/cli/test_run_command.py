@@ -56,6 +56,25 @@ def test_a_failed_sample_gives_exit_code_1(velox_eval, run_arguments):
     assert velox_eval(*arguments, "--max-error-share", "0.5").returncode == 0
 
 
+def test_what_could_not_be_recorded_is_said_before_the_model_is_loaded(velox_eval, run_arguments, tmp_path):
+    arguments = [*run_arguments[:2], "no-such-model", *run_arguments[3:]]
+    results = tmp_path / "work" / "results"
+    results.mkdir()
+    (results / "runs.jsonl").write_text("{}\n[]\n")
+    damaged = velox_eval(*arguments)
+    (results / "runs.jsonl").unlink()
+    results.rmdir()
+    results.write_text("")
+    file = velox_eval(*arguments)
+    for refused, says in (
+        (damaged, "results/runs.jsonl:2: not a JSON object"),
+        (file, "cannot use the results folder results: results is a file"),
+    ):
+        assert refused.returncode == 2
+        assert says in refused.stderr
+        assert len(refused.stderr.strip().splitlines()) == 1
+
+
 def test_score_needs_no_model(velox_eval, run_arguments, tmp_path):
     velox_eval(*run_arguments, "--max-tokens", "12")
     run = only_run(tmp_path / "work" / "results")

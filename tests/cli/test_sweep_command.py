@@ -82,13 +82,26 @@ def test_a_sweep_ends_in_one_comparison_and_is_shown_the_second_time(velox_eval,
         (("sweep", "QUICK", "--scheduler", "here"), "scheduler='here' is no address"),
         (("nightly", "QUICK", "--baseline", "none.json"), "none.json: there is no baseline yet; --update-baseline"),
         (("nightly", "QUICK", "--baseline", "none.json", "--alpha", "2"), "alpha=2 must be between 0 and 1"),
+        (("sweep", "QUICK", "--quiet", "--results", "damaged"), "damaged/runs.jsonl:1: not a JSON object"),
+        (("nightly", "QUICK", "--baseline", "new.json", "--output", "file"), "cannot write into file: file is a file"),
+        (("nightly", "QUICK", "--baseline", "new.json", "--output", "damaged"), "damaged/history.jsonl:1: not a JSON"),
+        (
+            ("nightly", "QUICK", "--baseline", "file/new.json", "--update-baseline"),
+            "cannot write file/new.json: ",
+        ),
     ],
 )
-def test_what_cannot_work_is_one_line(velox_eval, quick, arguments, says):
+def test_what_cannot_work_is_one_line(velox_eval, quick, arguments, says, tmp_path):
+    damaged = tmp_path / "work" / "damaged"
+    damaged.mkdir()
+    for name in ("runs.jsonl", "history.jsonl"):
+        (damaged / name).write_text("half a row\n")
+    (tmp_path / "work" / "file").write_text("")
     done = velox_eval(*(quick if word == "QUICK" else word for word in arguments))
     assert done.returncode == 2
     assert says in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+    assert not list((tmp_path / "work").rglob("samples.jsonl"))
 
 
 def test_ctrl_c_ends_every_command_in_one_line_with_130(started, wait_for_samples, quick, tmp_path):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from velox_eval.errors import ConfigError, ModelError
+from velox_eval.errors import ConfigError, ModelError, StoreError
 from velox_eval.records.store import RunStore, load_run
 from velox_eval.runs.plan import RunOptions
 from velox_eval.runs.rescore import rescore
@@ -140,6 +140,19 @@ def test_what_lm_eval_cannot_run_is_one_line(
     with pytest.raises(ConfigError, match=message):
         launch(*arguments, tasks=tasks)
     assert not (tmp_path / "results").exists()
+
+
+def test_what_could_not_be_written_at_the_end_is_refused_before_the_model_is_loaded(
+    launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "out").write_text("")
+    with pytest.raises(ConfigError, match=r"cannot write into .*out: .*out is a file"):
+        launch("--log_samples", method="no such method")
+    (tmp_path / "out").unlink()
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "runs.jsonl").write_text("half a row\n")
+    with pytest.raises(StoreError, match=r"runs\.jsonl:1: not a JSON object"):
+        launch(method="no such method")
 
 
 def test_what_was_answered_before_a_failure_is_not_asked_again(

@@ -231,6 +231,29 @@ def test_runs_jsonl_has_one_line_a_run(opened, header, tmp_path, summary):
     assert len(RunStore(tmp_path).rows()) == 1  # a run that attempted nothing has no line
 
 
+def test_a_damaged_runs_jsonl_is_refused_before_any_work(opened, record, tmp_path):
+    index = tmp_path / "runs.jsonl"
+    index.write_text('{"run_id": "one"}\nhalf a row\n{"run_id": "three"}\n')
+    before = index.read_bytes()
+    with pytest.raises(StoreError, match=r"runs\.jsonl:2: not a JSON object .*; repair or remove that line"):
+        opened()
+    assert sorted(tmp_path.iterdir()) == [index]
+    assert index.read_bytes() == before
+    index.write_text('{"run_id": "one"}\n{"run_id": "three"}\n')
+    assert opened().state == "new"
+
+
+def test_check_writes_nothing_and_says_what_is_in_the_way(tmp_path):
+    RunStore(tmp_path / "deep" / "results").check()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"cannot use the results folder .*: .*file is a file"):
+        RunStore(tmp_path / "file" / "results").check()
+    (tmp_path / "results" / "runs.jsonl").mkdir(parents=True)
+    with pytest.raises(StoreError, match=r"cannot use .*runs\.jsonl: Is a directory"):
+        RunStore(tmp_path / "results").check()
+
+
 def test_find_run(opened, tmp_path):
     one = opened(again=True)
     assert find_run(str(one.path), tmp_path) == find_run(one.path.name, tmp_path) == one.path

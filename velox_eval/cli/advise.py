@@ -44,7 +44,10 @@ def advise(
     from velox_eval.pipelines.advice import advise as work_out
     from velox_eval.pipelines.evidence import gather
     from velox_eval.records.config import parse_bytes, parse_tokens
+    from velox_eval.records.output import write_text
 
+    if suite is not None:
+        _check(suite)
     found = work_out(
         build_skeleton(model, device_named(device)),
         gather(results, bundled=bundled),
@@ -54,22 +57,20 @@ def advise(
         task=task,
     )
     if suite is not None:
-        _write(suite, found.suite)
+        write_text(suite, found.suite)
     if as_json:
         print_json(found.model_dump(mode="json"))
     else:
         _show(found, suite, everything=everything)
 
 
-def _write(path: Path, text: str) -> None:
-    from velox_eval.errors import StoreError
+def _check(suite: Path) -> None:
+    from velox_eval.errors import ConfigError
+    from velox_eval.records.output import check_file
 
-    if path.suffix != ".toml":
-        raise StoreError(f"cannot write {path}: a suite's name ends with .toml")
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
+    if suite.suffix != ".toml":
+        raise ConfigError(f"cannot write {suite}: a suite's name ends with .toml")
+    check_file(suite)
 
 
 def _show(found: Advice, suite: Path | None, *, everything: bool) -> None:

@@ -52,16 +52,15 @@ def bench(
     from velox_eval.cli.console import err, plain
     from velox_eval.cli.run import parse_settings
     from velox_eval.errors import ConfigError
+    from velox_eval.records.output import check_file, make_folder, write_text
     from velox_eval.runs.bench import BenchOptions
     from velox_eval.runs.bench import bench as measure
     from velox_eval.runs.bench_report import markdown
     from velox_eval.runs.bench_suite import asked_rows, read_suite
 
     if output is not None:
-        try:
-            output.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"{output}: its folder cannot be made ({error.strerror})") from error
+        make_folder(output.parent)
+        check_file(output)
     if suite is not None:
         for name, given in (("method", method), ("budget", budget), ("batch", batch), ("context", context)):
             if given:
@@ -95,7 +94,7 @@ def bench(
     console = err()
     report = measure(options, lambda text: None if quiet else console.print(plain(text), soft_wrap=True))
     if output is not None:
-        output.write_text(markdown(report) + "\n", encoding="utf-8")
+        write_text(output, markdown(report) + "\n")
     _show(report, as_json=as_json)
 
 

@@ -66,11 +66,16 @@ def compare(
     Runs that are named are compared or refused. Of a folder, runs that may be compared make a table each, and what
     cannot be compared is listed; of several runs of one method at one budget the newest counts.
     """
+    from velox_eval.records.output import check_file, check_folder
+
     form = _format(format_, output)
+    if output is not None:
+        check_file(output)
     if plots is not None:
         from velox_eval.runs.figures import require_matplotlib
 
         require_matplotlib()
+        check_folder(plots)
     found, by_id = compared(runs, results, baseline, score, allow, margin, alpha, unfinished)
     if form == "table":
         show(found, output, wide=wide)
@@ -131,15 +136,12 @@ def _text(found: Comparison, form: str) -> str:
 
 
 def _write(text: str, output: Path | None) -> None:
-    from velox_eval.errors import StoreError
+    from velox_eval.records.output import write_text
 
     if output is None:
         sys.stdout.write(text)
-        return
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"cannot write {output}: {error.strerror or error}") from error
+    else:
+        write_text(output, text)
 
 
 def show(found: Comparison, output: Path | None = None, *, wide: bool = False) -> None:

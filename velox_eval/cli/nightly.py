@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from velox_eval.pipelines.nightly import NightlyResult
 
 REGRESSION = 1
+JOB_PAGE = "GITHUB_STEP_SUMMARY"
 
 
 def nightly(
@@ -42,14 +43,20 @@ def nightly(
     from velox_eval.cli.sweep import changed
     from velox_eval.cli.sweep_view import SweepTerminal
     from velox_eval.pipelines.nightly import nightly as run_nightly
-    from velox_eval.pipelines.nightly_report import markdown, write_night_report
+    from velox_eval.pipelines.nightly_report import check_report, markdown, write_night_report
     from velox_eval.pipelines.suite import read_suite
     from velox_eval.pipelines.sweep import SweepResult
+    from velox_eval.records.output import check_file
     from velox_eval.runs.figures import require_matplotlib
 
     require_matplotlib()
+    asked = changed(read_suite(suite), model, limit)
+    folder = output or results / "nightly" / asked.name
+    check_report(folder)
+    if page := os.environ.get(JOB_PAGE):
+        check_file(Path(page))
     result = run_nightly(
-        changed(read_suite(suite), model, limit),
+        asked,
         baseline,
         results=results,
         update=update_baseline,
@@ -60,7 +67,7 @@ def nightly(
     )
     if isinstance(result, SweepResult):
         interrupted("Nothing was compared; the same command starts anew.")
-    files = write_night_report(result, output or results / "nightly" / result.night.suite)
+    files = write_night_report(result, folder)
     text = markdown(result)
     out().print(plain(text), soft_wrap=True)
     _to_job_page(text)
@@ -76,11 +83,11 @@ def _red(result: NightlyResult) -> bool:
 def _to_job_page(text: str) -> None:
     from velox_eval.errors import ConfigError
 
-    page = os.environ.get("GITHUB_STEP_SUMMARY")
+    page = os.environ.get(JOB_PAGE)
     if not page:
         return
     try:
         with Path(page).open("a", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise ConfigError(f"GITHUB_STEP_SUMMARY={page}: cannot be written ({error.strerror or error})") from error
+        raise ConfigError(f"{JOB_PAGE}={page}: cannot be written ({error.strerror or error})") from error

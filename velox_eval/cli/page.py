@@ -27,10 +27,12 @@ def page(
     """
     from velox_eval.cli.console import out, plain
     from velox_eval.compare.page import write_page
+    from velox_eval.records.output import check_file
     from velox_eval.records.sizes import human_bytes
     from velox_eval.runs.figures import require_matplotlib
 
     require_matplotlib()
+    check_file(output)
     found, by_id = compared(runs, results, baseline, score, allow, margin, alpha, unfinished)
     write_page(output, found, by_id)
     rows = len(found.arms())

@@ -18,7 +18,7 @@ from velox_eval.compare.comparison import Comparison
 from velox_eval.compare.page_data import answers_data, embed, prompts_data, summary_data
 from velox_eval.compare.page_svg import inline_svg
 from velox_eval.compare.plot_files import section_plots
-from velox_eval.errors import ConfigError
+from velox_eval.records.output import write_text
 from velox_eval.records.store import StoredRun
 
 _SCRIPTS = ("base.js", "table.js", "samples.js", "answers.js", "start.js")  # one script of the page, in this order
@@ -29,11 +29,7 @@ def write_page(path: Path | str, comparison: Comparison, runs: Mapping[str, Stor
 
     Raises ConfigError when the file cannot be written or matplotlib (extra `report`) is missing.
     """
-    content = render_page(comparison, runs)
-    try:
-        Path(path).write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
+    write_text(Path(path), render_page(comparison, runs))
 
 
 def render_page(comparison: Comparison, runs: Mapping[str, StoredRun]) -> str:

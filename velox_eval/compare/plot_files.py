@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from velox_eval.compare.comparison import Comparison, Section
 from velox_eval.compare.plot_kept import plot_kept
 from velox_eval.compare.plots import Runs, budgets, plot_along, plot_repetition, plot_score, plot_speed
-from velox_eval.errors import ConfigError
+from velox_eval.records.output import make_folder
 from velox_eval.runs.figures import FORMATS, require_matplotlib, save
 
 
@@ -52,10 +52,7 @@ def write_plots(comparison: Comparison, runs: Runs, folder: Path | str, formats:
     matplotlib, for a format it does not know, and where it cannot write.
     """
     target = Path(folder)
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot make the folder {target}: {error.strerror or error}") from error
+    make_folder(target)
     paths, used = [], set()
     for section in comparison.sections:
         stem = _slug(f"{section.task}-{section.model}")

@@ -25,6 +25,8 @@ from velox_eval.engine.models import KNOWN_MODELS
 from velox_eval.errors import ConfigError
 from velox_eval.lm_eval_backend.model import VeloxLM
 from velox_eval.lm_eval_backend.recording import add_costs, record_task
+from velox_eval.records.output import check_folder
+from velox_eval.records.store import RunStore
 from velox_eval.runs.observer import Observer
 from velox_eval.runs.recorder import RunResult
 from velox_eval.tasks.lm_eval_loading import tokenizer_folder
@@ -58,7 +60,7 @@ def launch(arguments: Sequence[str], *, results: Path, observer: Observer | None
         _replaced(lm_eval, "simple_evaluate", _telling_tasks(index)),
         _replaced(lm_eval.evaluator, "evaluate", _recording(record)),
         _own_caches(),
-        _replaced(EvaluatorConfig, "process_tasks", _plainly),
+        _replaced(EvaluatorConfig, "process_tasks", _plainly(results)),
     ):
         try:
             parser.execute(chosen)
@@ -67,16 +69,29 @@ def launch(arguments: Sequence[str], *, results: Path, observer: Observer | None
     return runs
 
 
-def _plainly(find: Any) -> Any:
-    """Returns what finds the tasks that are named, and says in one line which are not there."""
+def _plainly(results: Path) -> Callable[[Any], Any]:
+    """Returns what makes the look-up of tasks say in one line which are not there.
 
-    def found(*given: Any, **how: Any) -> Any:
-        try:
-            return find(*given, **how)
-        except ValueError as error:
-            raise ConfigError(f"lm-eval: {error} ({PROGRAM} ls tasks lists them; --include_path adds yours)") from error
+    What could not be written at the end is refused here too, where the configuration is whole and nothing has begun:
+    lm-eval itself only warns of it then.
+    """
 
-    return found
+    def change(find: Any) -> Any:
+        def found(config: EvaluatorConfig, *given: Any, **how: Any) -> Any:
+            RunStore(results).check()
+            if config.output_path:
+                path = Path(config.output_path)
+                check_folder(path.parent if path.suffix == ".json" else path)
+            try:
+                return find(config, *given, **how)
+            except ValueError as error:
+                raise ConfigError(
+                    f"lm-eval: {error} ({PROGRAM} ls tasks lists them; --include_path adds yours)"
+                ) from error
+
+        return found
+
+    return change
 
 
 def _is_its_own(entry: Any) -> bool:

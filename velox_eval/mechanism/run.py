@@ -9,7 +9,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 from velox_eval.engine.models import LoadedModel
-from velox_eval.errors import ConfigError
 from velox_eval.mechanism.arms import DOCUMENT_ARMS, STUDIES, study_arms
 from velox_eval.mechanism.checks import run_checks
 from velox_eval.mechanism.claims import judge
@@ -20,6 +19,7 @@ from velox_eval.mechanism.page import FIGURE, page
 from velox_eval.mechanism.published import beside
 from velox_eval.mechanism.real import DEFAULT_BUDGET, real_labels, run_real
 from velox_eval.mechanism.study import DEFAULT_SEEDS, run_study
+from velox_eval.records.output import check_folder, make_folder, write_text
 from velox_eval.runs.figures import require_matplotlib
 
 ALL = "all"
@@ -64,20 +64,15 @@ def run_mechanism(
 def check_output(folder: Path) -> None:
     """Raises ConfigError where the files could not be written, before anything is run."""
     require_matplotlib()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot write into {folder}: {error.strerror or error}") from error
+    check_folder(folder)
 
 
 def write(found: Mechanism, folder: Path) -> list[Path]:
     """Writes results.json, the page and its figure; returns where. Raises ConfigError where that fails."""
-    check_output(folder)
+    require_matplotlib()
+    make_folder(folder)
     paths = [folder / RESULTS, folder / PAGE, folder / FIGURE]
-    try:
-        paths[0].write_text(json.dumps(document(found), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        paths[1].write_text(page(found), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write into {folder}: {error.strerror or error}") from error
+    write_text(paths[0], json.dumps(document(found), indent=1, allow_nan=False) + "\n")
+    write_text(paths[1], page(found))
     draw(found, paths[2])
     return paths

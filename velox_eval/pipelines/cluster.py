@@ -25,7 +25,7 @@ from velox_eval.pipelines.cluster_connect import RESOURCE, ClusterOptions, conne
 from velox_eval.pipelines.cluster_flights import ActiveRun, Flight, Order, Worker, split
 from velox_eval.pipelines.cluster_workers import SILENCE_SECONDS, Workers
 from velox_eval.pipelines.matrix import Plans, SweepPlan
-from velox_eval.pipelines.sweep import FAILURES, Spread, SweepObserver, SweepResult, SweepRun, failed
+from velox_eval.pipelines.sweep import FAILURES, Spread, SweepObserver, SweepResult, SweepRun, check_results, failed
 from velox_eval.records.schema import ModelInfo
 
 POLL_SECONDS = 0.5
@@ -34,10 +34,12 @@ POLL_SECONDS = 0.5
 def sweep_on(options: ClusterOptions, plan: SweepPlan, observer: SweepObserver | None = None) -> SweepResult:
     """Runs what is planned on a cluster; what is finished is shown, what was interrupted goes on.
 
-    Raises ConfigError for options that cannot work, ClusterError when there is no scheduler, no worker that can be
-    used, or the scheduler goes away: what is recorded stays, and the same sweep resumes. Ctrl-C ends it likewise.
+    Raises ConfigError for options that cannot work, StoreError where no run could be recorded, ClusterError when there
+    is no scheduler, no worker that can be used, or the scheduler goes away: what is recorded stays, and the same sweep
+    resumes. Ctrl-C ends it likewise.
     """
     observer = observer or SweepObserver()
+    check_results(plan)
     with connected(options, observer.note) as client:
         work = _Sweep(client, options, plan, observer)
         observer.sweep_begins(len(plan.runs), sum(run.samples for run in plan.runs))

@@ -20,6 +20,7 @@ from velox_eval.compare.comparison import Arm, Section, Verdict
 from velox_eval.compare.decide import is_results_folder
 from velox_eval.errors import ConfigError, StoreError
 from velox_eval.records.config import Frozen, ParamValue, canonical_json
+from velox_eval.records.output import check_file, write_text
 from velox_eval.records.schema import RunHeader, SampleRecord
 from velox_eval.records.store import StoredRun
 from velox_eval.runs.labels import budget_label
@@ -196,11 +197,12 @@ def main(
     output: Annotated[Path, typer.Option("--output", "-o", help="File of measured rows to write.")],
 ) -> None:
     """Write a measured row for every arm of the runs that has a full cache's run beside it."""
+    check_file(output)
     rows = [row for folder in runs for row in measured_rows(load_runs([folder]))]
     if not rows:
         raise ConfigError(f"no run of {BASELINE} beside another in {', '.join(runs)}")
     text = "".join(canonical_json(row.model_dump(mode="json", exclude={"bundled"})) + "\n" for row in rows)
-    output.write_text(text, encoding="utf-8")
+    write_text(output, text)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from velox_eval.pipelines.matrix import SweepPlan, plan_sweep
 from velox_eval.pipelines.step_ratio import REPEATS, step_ratios
 from velox_eval.pipelines.suite import Suite
 from velox_eval.pipelines.sweep import KeptModel, SweepObserver, SweepResult, sweep
+from velox_eval.records.output import why_not_into
 from velox_eval.runs.plan import DEFAULT_RESULTS
 
 ALPHA = 0.05
@@ -106,6 +107,8 @@ def nightly(
     observer, kept = observer or SweepObserver(), KeptModel()
     plan = plan_sweep(suite, results=results, again=True)
     before = _baseline(baseline, plan, update)
+    if update and (why := why_not_into(baseline.parent)):
+        raise ConfigError(f"cannot write {baseline}: {why}")
     swept = sweep(plan, observer, load=kept.load)
     if swept.interrupted:
         return swept

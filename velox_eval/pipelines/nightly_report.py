@@ -15,6 +15,7 @@ from velox_eval.errors import ConfigError
 from velox_eval.pipelines.baseline import Night
 from velox_eval.pipelines.nightly import Line, NightlyResult
 from velox_eval.records import jsonl
+from velox_eval.records.output import check_folder, make_folder, write_text
 from velox_eval.records.store import load_run
 from velox_eval.runs.figures import save
 from velox_eval.runs.text_tables import MISSING, markdown_cell, markdown_table, number
@@ -22,14 +23,24 @@ from velox_eval.runs.text_tables import MISSING, markdown_cell, markdown_table, 
 HISTORY, SUMMARY, PAGE = "history.jsonl", "summary.md", "report.html"
 
 
+def check_report(folder: Path) -> None:
+    """Raises ConfigError, or StoreError for a damaged history, where `write_night_report` could not write later."""
+    check_folder(folder)
+    try:
+        jsonl.read(folder / HISTORY)
+    except OSError as error:
+        raise ConfigError(f"cannot read {folder / HISTORY}: {error.strerror or error}") from error
+
+
 def write_night_report(result: NightlyResult, folder: Path) -> list[Path]:
     """Writes everything there is to show into `folder` and returns the files. Raises ConfigError where it cannot."""
+    make_folder(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        jsonl.repair(folder / HISTORY)
         jsonl.append(folder / HISTORY, history_row(result))
-        (folder / SUMMARY).write_text(markdown(result), encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{folder}: cannot be written ({error.strerror or error})") from error
+        raise ConfigError(f"cannot write {folder / HISTORY}: {error.strerror or error}") from error
+    write_text(folder / SUMMARY, markdown(result))
     files = [folder / HISTORY, folder / SUMMARY, *_trends(folder)]
     runs = [load_run(path) for path in result.sweep.folders]
     write_page(folder / PAGE, compare(runs, split=True), {run.header.run_id: run for run in runs})
@@ -158,7 +169,7 @@ def history_row(result: NightlyResult) -> dict[str, Any]:
 def _trends(folder: Path) -> list[Path]:
     """Draws every task's score and speed over the nights of the latest form of the suite."""
     rows = jsonl.read(folder / HISTORY).rows
-    rows = [row for row in rows if row["suite_sha256"] == rows[-1]["suite_sha256"]]
+    rows = [row for row in rows if row.get("suite_sha256") == rows[-1]["suite_sha256"]]
     nights = [datetime.fromisoformat(row["created_at"]) for row in rows]
     tasks = dict.fromkeys((run["task"], run["primary"]) for run in rows[-1]["runs"].values())
     files = []

@@ -19,6 +19,7 @@ import typer
 
 from velox_eval.errors import VeloxEvalError
 from velox_eval.methods import METHODS
+from velox_eval.records.output import check_file, write_text
 from velox_eval.records.schema import RunHeader, ScoreSummary
 from velox_eval.runs.plan import RunOptions
 from velox_eval.runs.recorder import RunResult
@@ -172,6 +173,7 @@ def main(
     installed: Annotated[bool, typer.Option(help="Also the installed package's own caches.")] = True,
 ) -> None:
     """Measure the fidelity of every method and write the page; what is finished is not run again."""
+    check_file(output)
     done = []
     for cell in cells(
         method or labels(installed), budget or [128, 256], samples=samples, tokens=tokens, model=model, results=results
@@ -180,8 +182,8 @@ def main(
         print(f"{cell.label} at {cell.budget}: {said}", file=sys.stderr, flush=True)
         done.append(cell)
         if any(each.result is not None for each in done):
-            output.write_text(
-                page(done, shlex.join(["python", "-m", "velox_eval.pipelines.proxy_cost", *sys.argv[1:]]))
+            write_text(
+                output, page(done, shlex.join(["python", "-m", "velox_eval.pipelines.proxy_cost", *sys.argv[1:]]))
             )
 
 

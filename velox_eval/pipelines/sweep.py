@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from velox_eval.errors import ModelError, VeloxEvalError
 from velox_eval.pipelines.matrix import PlannedRun, Plans, SweepPlan
 from velox_eval.records.schema import RunHeader
+from velox_eval.records.store import RunStore
 from velox_eval.runs.observer import Observer
 from velox_eval.runs.recorder import RunResult
 from velox_eval.runs.runner import run
@@ -126,9 +127,10 @@ def sweep(
 
     `load` returns the model of a run (default: loaded when its name changes). A run that fails says why in its entry
     and the rest goes on. Ctrl-C ends the sweep: the run under way is left as `velox-eval run` leaves it, and the same
-    sweep resumes.
+    sweep resumes. Raises StoreError where no run could be recorded.
     """
     observer, plans, load = observer or SweepObserver(), Plans(), load or KeptModel().load
+    check_results(plan)
     done: list[SweepRun] = []
     try:
         for outcome in _outcomes(plan, observer, plans, load):
@@ -139,6 +141,12 @@ def sweep(
     except KeyboardInterrupt:  # outside a run: loading a model, between two runs
         return SweepResult(tuple(done), interrupted=True)
     return SweepResult(tuple(done))
+
+
+def check_results(plan: SweepPlan) -> None:
+    """Raises StoreError where runs that are to be done could not be recorded, which no run of the plan gets over."""
+    for results in dict.fromkeys(each.options.results for each in plan.runs if each.state != "finished"):
+        RunStore(results).check()
 
 
 def _outcomes(

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ValidationError
 
 from velox_eval.errors import StoreError
 from velox_eval.records import jsonl
+from velox_eval.records.output import why_not_into
 from velox_eval.records.schema import SCHEMA_VERSION, RunHeader, RunRow, SampleRecord, run_row
 
 HASH_DIGITS = 12
@@ -84,14 +85,30 @@ class RunStore:
         """Returns the folder to work in: the latest run of this hash, or a new one.
 
         `new_header(run_id)` makes a new run's header. `again` starts anew whatever is there. Raises
-        StoreError when another process works on the run, or a stored file cannot be read.
+        StoreError when another process works on the run, or a stored file cannot be read or written.
         """
+        self.check()
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             with self._locked():
                 return self._open(config_hash, new_header, again)
         except OSError as error:
             raise StoreError(f"cannot use the results folder {self.root}: {error.strerror or error}") from error
+
+    def check(self) -> None:
+        """Raises StoreError where a run's end could not be recorded: a folder that cannot be one, a damaged runs.jsonl.
+
+        Writes nothing. For whoever is about to do work that should not be done in vain.
+        """
+        path = self.root / "runs.jsonl"
+        try:
+            jsonl.read(path)
+            if path.exists():
+                path.open("r+b").close()
+        except OSError as error:
+            raise StoreError(f"cannot use {path}: {error.strerror or error}") from error
+        if why := why_not_into(self.root):
+            raise StoreError(f"cannot use the results folder {self.root}: {why}")
 
     def is_finished(self, config_hash: str) -> bool:
         """Returns whether the latest run of this hash is finished, which `open` would show."""

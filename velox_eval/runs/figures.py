@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from velox_eval.errors import ConfigError
+from velox_eval.records.output import check_file
 
 INK, PALE, ALARM = "#1f3b57", "#9fb4c7", "#b5482a"
 FORMATS = ("svg", "png")
@@ -41,11 +42,10 @@ def shades() -> Any:
 
 
 def check_figure_path(path: Path) -> None:
-    """Raises ConfigError where no figure can be written to `path`: another ending, or no such folder."""
+    """Raises ConfigError where no figure can be written to `path`: another ending, no such folder."""
     if _kind(path) not in FORMATS:
         raise ConfigError(f"cannot draw {path}: the name must end in .svg or .png")
-    if not path.parent.is_dir():
-        raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
+    check_file(path)
 
 
 def _kind(path: Path) -> str:

@@ -11,7 +11,7 @@ from velox_eval.errors import VeloxEvalError
 from velox_eval.methods import MethodConfig
 from velox_eval.records.config import Identity
 from velox_eval.records.schema import MethodInfo, ModelInfo
-from velox_eval.records.store import RunFolder
+from velox_eval.records.store import RunFolder, RunStore
 from velox_eval.runs.environment import package_versions
 from velox_eval.runs.headers import data_info, draft_header, open_folder
 from velox_eval.runs.observer import Observer
@@ -45,6 +45,7 @@ def run(
 
     observer = observer or Observer()
     plan = plan or make_plan(options)
+    RunStore(options.results).check()
     announce(plan, options, observer)
     loaded = (load or load_model)(options.model)
     engine, work = build_engine(plan.method, plan.requests[0], loaded, options)
