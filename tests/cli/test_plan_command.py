@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from velox_eval.cli import app
-from velox_eval.errors import ConfigError, StoreError
+from velox_eval.errors import ConfigError
 
 
 def call(*arguments: str) -> Any:
