@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "velox_eval"
 
 # Each layer may import itself and those before it. Files that are listed alone stand outside their folder's layer.
 LAYERS = (
-    ("errors", "blas"),
+    ("errors", "extras", "blas"),
     ("mlx", "mlx_lm"),
     ("caches/use", "engine/requests", "records", "metrics", "judges", "methods/spec"),
     ("methods",),

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from velox_eval.errors import JudgeError
+from velox_eval.extras import required
 from velox_eval.judges.address import KEY_VARIABLE, OPENAI_KEY_VARIABLE, Address, find_key
 from velox_eval.judges.cache import ReplyCache
 from velox_eval.judges.model import LONGEST_REPLY, ModelJudge, Question, Reply
@@ -178,11 +179,7 @@ class EndpointJudge(ModelJudge):
 
 
 def _openai() -> Any:
-    try:
-        import openai
-    except ImportError as error:
-        raise JudgeError("a judge at an address needs the openai client: pip install 'velox-eval[judge]'") from error
-    return openai
+    return required("openai", "judge", "a judge at an address", JudgeError)
 
 
 def _client(url: str, key: str, limits: Limits) -> Any:

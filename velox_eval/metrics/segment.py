@@ -8,7 +8,7 @@ import tempfile
 import warnings
 from typing import Any
 
-from velox_eval.errors import ConfigError
+from velox_eval.extras import required
 
 
 def segment(text: str) -> list[str]:
@@ -24,12 +24,7 @@ def segmenter() -> Any:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # old escape sequences in its source
-        try:
-            import jieba
-        except ImportError:
-            raise ConfigError(
-                "Chinese scores need jieba, which is not installed: pip install 'velox-eval[longbench]'"
-            ) from None
+        jieba = required("jieba", "longbench", "a score of Chinese text")
         jieba.setLogLevel(logging.WARNING)
         tokenizer = jieba.Tokenizer()
         # By default it reads a dump in the shared temporary directory, which anybody may have put there.

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from velox_eval.errors import ClusterError, ConfigError
+from velox_eval.extras import required
 
 RESOURCE = "velox-eval"  # one a worker: orders take it, so that one runs at a time
 LOOPBACK = "127.0.0.1"
@@ -82,10 +83,9 @@ def connected(options: ClusterOptions, note: Callable[[str], None]) -> Iterator[
 
     Raises ConfigError without the extra `distributed`, ClusterError when the scheduler does not answer.
     """
-    try:
-        from distributed import Client
-    except ImportError as error:
-        raise ConfigError("a cluster needs Dask: pip install 'velox-eval[distributed]'") from error
+    required("distributed", "distributed", "a cluster")
+    from distributed import Client
+
     security = _security(options)
     if options.warning:
         note(options.warning)

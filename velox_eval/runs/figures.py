@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 from pathlib import Path
 from typing import Any
 
 from velox_eval.errors import ConfigError
+from velox_eval.extras import required
 from velox_eval.records.output import check_file
 
 INK, PALE, ALARM = "#1f3b57", "#9fb4c7", "#b5482a"
@@ -18,9 +18,9 @@ _SVG = {"svg.fonttype": "none", "svg.hashsalt": "velox-eval"}
 
 
 def require_matplotlib() -> None:
-    """Raises ConfigError when matplotlib is not installed."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError('drawing needs matplotlib: pip install "velox-eval[report]"')
+    """Raises ConfigError when matplotlib is not installed, or broken."""
+    for module in ("matplotlib", "matplotlib.backends.backend_agg", "matplotlib.figure"):
+        required(module, "report", "drawing")
 
 
 def new_figure(width: float, height: float, *, dpi: int = DPI, **options: Any) -> Any:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from velox_eval.errors import ConfigError, DataError
+from velox_eval.extras import required
 from velox_eval.tasks import LM_EVAL
 from velox_eval.tasks.base import TaskOptions
 from velox_eval.tasks.lm_eval_task import CHAT, LmEvalTask
 
-INSTALL = "pip install 'velox-eval[lm-eval]'"
 _SEEDS = (0, 1234)  # of Python's and NumPy's generators, as lm-eval's command line sets them
 _FEWSHOT_SEED = 1234
 _YAML = (".yaml", ".yml")
@@ -54,11 +54,8 @@ def load_lm_eval_task(name: str, options: TaskOptions) -> LmEvalTask:
 
 
 def require_lm_eval() -> None:
-    """Raises ConfigError, which says how to install it, where lm-eval is missing."""
-    try:
-        import lm_eval  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"lm-eval is not installed ({error.name} is missing): {INSTALL}") from error
+    """Raises ConfigError, which says how to install it, where lm-eval is missing or broken."""
+    required("lm_eval", "lm-eval", "an lm-eval task")
 
 
 def _check(name: str, options: TaskOptions) -> None:
