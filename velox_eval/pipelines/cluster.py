@@ -8,24 +8,19 @@ written by the same code as a run in one process writes them.
 from __future__ import annotations
 
 import queue
-import signal
-import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from velox_eval.engine.requests import Progress
 from velox_eval.errors import ClusterError, VeloxEvalError
 from velox_eval.pipelines import cluster_worker
-from velox_eval.pipelines.cluster_connect import RESOURCE, ClusterOptions, connected
-from velox_eval.pipelines.cluster_flights import ActiveRun, Flight, Order, Worker, split
+from velox_eval.pipelines.cluster_connect import RESOURCE, ClusterOptions, connected, ctrl_c
+from velox_eval.pipelines.cluster_flights import ActiveRun, Flight, Order, Totals, Worker, split
 from velox_eval.pipelines.cluster_workers import SILENCE_SECONDS, Workers
 from velox_eval.pipelines.matrix import Plans, SweepPlan
-from velox_eval.pipelines.sweep import FAILURES, Spread, SweepObserver, SweepResult, SweepRun, check_results, failed
+from velox_eval.pipelines.sweep import FAILURES, SweepObserver, SweepResult, SweepRun, check_results, failed
 from velox_eval.records.schema import ModelInfo
 
 POLL_SECONDS = 0.5
@@ -49,40 +44,6 @@ def sweep_on(options: ClusterOptions, plan: SweepPlan, observer: SweepObserver |
             observer.sweep_ended()
 
 
-@contextmanager
-def _ctrl_c() -> Iterator[threading.Event]:
-    """Gives an event that the first Ctrl-C sets, instead of raising wherever it finds the main thread.
-
-    Dask's client does not survive an exception in any place, and swallows it in some. The second Ctrl-C raises.
-    """
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked  # no signal comes here
-        return
-
-    def note(_number: int, _frame: Any) -> None:
-        asked.set()
-        signal.signal(signal.SIGINT, before)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@dataclass
-class _Totals:
-    """Seconds and counts for the Spread."""
-
-    began: float = field(default_factory=time.perf_counter)
-    engine: float = 0.0
-    worker: float = 0.0
-    orders: float = 0.0
-    retried: int = 0
-    names: set[str] = field(default_factory=set)
-
-
 class _Sweep:
     """One process's work on a sweep: a loop over what comes in."""
 
@@ -102,14 +63,14 @@ class _Sweep:
         self.numbers = 0
         self.models: dict[str, ModelInfo] = {}
         self.done: dict[str, SweepRun] = {}
-        self.totals = _Totals()
+        self.totals = Totals()
         self.connection: Any = None
         self.looked = -POLL_SECONDS
 
     def run(self) -> SweepResult:
         """Works until every run is through."""
         try:
-            with _ctrl_c() as asked:
+            with ctrl_c() as asked:
                 while len(self.done) < len(self.plan.runs):
                     if asked.is_set():
                         raise KeyboardInterrupt
@@ -125,17 +86,8 @@ class _Sweep:
         return self._result()
 
     def _result(self, *, interrupted: bool = False) -> SweepResult:
-        totals = self.totals
-        spread = Spread(
-            workers=len(totals.names),
-            wall_seconds=time.perf_counter() - totals.began,
-            engine_seconds=totals.engine,
-            worker_seconds=totals.worker,
-            order_seconds=totals.orders,
-            retried=totals.retried,
-        )
         in_order = [self.done[run.label] for run in self.plan.runs if run.label in self.done]
-        return SweepResult(tuple(in_order), interrupted, spread)
+        return SweepResult(tuple(in_order), interrupted, self.totals.spread())
 
     # What goes out
 

@@ -1,12 +1,14 @@
 """Reaching a Dask scheduler, or starting one here: addresses, certificates, and nothing beyond this machine unasked.
 
 Dask's messages can run code: whoever reaches a scheduler's or worker's port can do what its user can. What is started
-here listens on the loopback address only.
+here listens on the loopback address only. Its client does not survive Ctrl-C at any place: `ctrl_c` puts it off.
 """
 
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -143,3 +145,25 @@ def _local(workers: int, security: Any) -> Any:
         silence_logs=logging.CRITICAL,
         env={name: os.environ.get(name, threads) for name in _THREADS},
     )
+
+
+@contextmanager
+def ctrl_c() -> Iterator[threading.Event]:
+    """Gives an event that the first Ctrl-C sets, instead of raising wherever it finds the main thread.
+
+    Dask's client does not survive an exception in any place, and swallows it in some. The second Ctrl-C raises.
+    """
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked  # no signal comes here
+        return
+
+    def note(_number: int, _frame: Any) -> None:
+        asked.set()
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)

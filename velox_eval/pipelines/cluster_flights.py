@@ -10,7 +10,7 @@ from typing import Any, Literal
 from velox_eval.engine.requests import EngineReport, Outcome, Progress, Request
 from velox_eval.pipelines.cluster_worker import MethodChoice
 from velox_eval.pipelines.matrix import PlannedRun
-from velox_eval.pipelines.sweep import SweepRun, failed, finished
+from velox_eval.pipelines.sweep import Spread, SweepRun, failed, finished
 from velox_eval.records.schema import ModelInfo, SampleRecord
 from velox_eval.records.store import RunFolder
 from velox_eval.runs.observer import Observer
@@ -208,3 +208,26 @@ def split(requests: Sequence[Request], batch: int | None, workers: int) -> list[
     batches = max(1, min(_MOST_BATCHES, round(len(requests) / (size * max(1, workers)))))
     step = size * batches
     return [tuple(requests[start : start + step]) for start in range(0, len(requests), step)]
+
+
+@dataclass
+class Totals:
+    """Where a cluster's time goes, added up as it goes."""
+
+    began: float = field(default_factory=time.perf_counter)
+    engine: float = 0.0
+    worker: float = 0.0
+    orders: float = 0.0
+    retried: int = 0
+    names: set[str] = field(default_factory=set)
+
+    def spread(self) -> Spread:
+        """Returns it as the sweep's result says it."""
+        return Spread(
+            workers=len(self.names),
+            wall_seconds=time.perf_counter() - self.began,
+            engine_seconds=self.engine,
+            worker_seconds=self.worker,
+            order_seconds=self.orders,
+            retried=self.retried,
+        )
