@@ -42,7 +42,8 @@ class Stream:
 
     def backwards(self) -> Stream:
         """The last token first."""
-        return Stream(*(np.ascontiguousarray(array[:, :, ::-1]) for array in (self.keys, self.values, self.queries)))
+        # A copy: of one token, ascontiguousarray would leave the view and its negative stride as they are.
+        return Stream(*(array[:, :, ::-1].copy() for array in (self.keys, self.values, self.queries)))
 
     def one(self, sequence: int) -> Stream:
         """One sequence, still with a batch axis."""

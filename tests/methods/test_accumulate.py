@@ -25,8 +25,7 @@ def rows_after(data: Stream, start: int, end: int, slots: list[int]) -> Rows:
         positions[:, :, slot] = position
     new = data.part(start, end)
     return Rows(
-        keys=mx.array(keys),
-        values=mx.array(keys),
+        layers=((mx.array(keys), mx.array(keys)),),
         positions=mx.array(positions),
         newest=end - 1,
         new_keys=mx.array(new.keys),

@@ -10,27 +10,23 @@ overwrites in place. How many rows a sequence holds is known on the host; which 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from velox_eval.caches import policy_state
 from velox_eval.caches.attention import layer_mask
+from velox_eval.caches.choosing import Step, evict_one, rows_of
 from velox_eval.caches.counted import CountedCache
-from velox_eval.caches.slots import (
-    FREE,
-    Slots,
-    highest_slots,
-    joint,
-    lowest_slot,
-    lowest_slots,
-    rows_mask,
-)
+from velox_eval.caches.cutting import cut_chunk, cut_rows
+from velox_eval.caches.slots import FREE, Slots, rows_mask
 from velox_eval.errors import MethodError
 from velox_eval.methods.policy import Policy, Rows, State
 from velox_eval.mlx import mx
 from velox_eval.mlx_lm import create_causal_mask
 
+if TYPE_CHECKING:
+    from velox_eval.caches.together import Together
+
 GROWTH = 256  # slots added at a time to a cache that grows, as mlx-lm's KVCache does
-FLUSH = 32  # blocks of a block-wise prefill between evaluations, to keep the graph short
 PER_SEQUENCE = ("budgets", "starts", "rows", "tokens_seen", "peak_rows", "_has_hole")
 
 
@@ -50,29 +46,29 @@ class EvictionCache(CountedCache):
         self.evict_block = evict_block
         self.starts: list[int] = [max(start if start is not None else budget or 0, policy.first_cut - 1)]
         self.slots: Slots | None = None
-        self.policy_state: State = policy.initial_state()
+        self._own_state: State = policy.initial_state()
+        self.together: Together | None = None  # the layers that choose with this one
         self.prompt_done = False
         self.query_heads: int | None = None  # known once the attention tap has shown queries
         self._hole: mx.array | None = None  # int32 [B, H, 1], meant only where _has_hole
         self._has_hole = [False]
-        self._written: slice | mx.array = slice(0, 0)  # where the last single row went
+        self.written: slice | mx.array = slice(0, 0)  # where the last single row went
         self._attended_rows = [0]  # rows per sequence in what update_and_fetch last returned
         self.read_by_others = False  # later layers of the model attend to this layer's rows
         self._shown: tuple[mx.array, mx.array] | None = None  # what they attend to
         self._unseen_keys: mx.array | None = None  # new keys whose attention the policy still waits for
         self._scale = 0.0  # of the logits, as last shown
-        self._logits: mx.array | None = None  # of the step that is being observed, as Rows has them
 
     # What the model asks.
 
     @property
     def offset(self) -> Any:
         """Returns the next token's position for RoPE: an int for one sequence, int32 [B] for several."""
-        places = self._places
+        places = self.places
         return places[0] if len(places) == 1 else mx.array(places, mx.int32)
 
     @property
-    def _places(self) -> list[int]:
+    def places(self) -> list[int]:
         """The number of tokens seen, or of rows held where the policy renumbers them."""
         return self.rows if self.policy.renumbers else self.tokens_seen
 
@@ -108,15 +104,15 @@ class EvictionCache(CountedCache):
         self.rows = [rows + new for rows in self.rows]
         self.tokens_seen = [seen + new for seen in self.tokens_seen]
         self.peak_rows = [max(peak, rows) for peak, rows in zip(self.peak_rows, self.rows, strict=True)]
-        self.peak_slots = max(self.peak_slots, self._held_slots.count)
+        self.peak_slots = max(self.peak_slots, self.held_slots.count)
         self._attended_rows = self.rows
-        held = self._held
+        held = self.held
         shown = self._renumbered(keys) if self.policy.renumbers and self.rows != self.tokens_seen else held.keys
         shown_values = held.values  # before anything is merged into them
         if self.policy.needs_queries or (self.tapped and self.policy.key_as_query):
             self._unseen_keys = keys
         else:
-            self._observe_and_evict(keys, None, 0.0)
+            self._observe_and_evict(Step(self, keys))
         if self.read_by_others:
             self._shown = shown, shown_values
         return shown, shown_values
@@ -128,7 +124,7 @@ class EvictionCache(CountedCache):
         return self._shown
 
     def _renumbered(self, new_keys: mx.array) -> mx.array:
-        rows = self._view(new_keys, None, 0.0)
+        rows = rows_of([Step(self, new_keys)])
         state = policy_state.fitted(self.policy, self.policy_state, rows.positions.shape[-1])
         return self.policy.present(rows, state, max(self.peak_rows))
 
@@ -163,21 +159,22 @@ class EvictionCache(CountedCache):
                 f"this model's queries have {queries.shape[-1]} dimensions, and its cache holds latents of "
                 f"{keys.shape[-1]}: a method that ranks by queries cannot run on it; use the adapted variant"
             )
-        self._logits = logits
-        self._observe_and_evict(keys, queries if self.policy.needs_queries else None, scale)
-        self._logits = None
+        needs = self.policy.needs_queries
+        if logits is not None:
+            logits = logits[:, :, :-1] if needs else logits[:, :, -1:]
+        self._observe_and_evict(Step(self, keys, queries if needs else None, scale, logits))
 
     # Appending.
 
     @property
-    def _held_slots(self) -> Slots:
+    def held_slots(self) -> Slots:
         if self.slots is None:
             raise MethodError("the cache is empty: nothing was fed yet")
         return self.slots
 
     @property
-    def _held(self) -> Slots:
-        return self._held_slots.first(max(self.rows))
+    def held(self) -> Slots:
+        return self.held_slots.first(max(self.rows))
 
     def _set_batch(self, batch: int) -> None:
         if self.slots is not None or len(self.rows) != 1:
@@ -205,7 +202,7 @@ class EvictionCache(CountedCache):
             if self._hole is not None:
                 where = mx.where(mx.array(self._has_hole)[:, None, None], self._hole, where)
         slots.write(where, keys, values, self._new_positions(keys))
-        self._written = where
+        self.written = where
         self._has_hole = [False] * len(self.rows)
 
     def _new_positions(self, keys: mx.array) -> mx.array:
@@ -228,139 +225,69 @@ class EvictionCache(CountedCache):
 
     # Evicting.
 
-    def _observe_and_evict(self, new_keys: mx.array, queries: mx.array | None, scale: float) -> None:
+    def _observe_and_evict(self, step: Step) -> None:
         if all(budget is None for budget in self.budgets):
             return
-        if new_keys.shape[2] > 1:
-            self._evict_from_chunk(new_keys, queries, scale)
-        else:
-            grows = self.policy.grows
-            if not (grows and self.prompt_done):  # else nothing will ever be evicted again
-                rows = self._view(new_keys, queries, scale)
-                self._observe(rows)
-                if not grows and (self.prompt_done or not self.policy.holds_prompt):
-                    self._evict(rows, self._excess(self.policy.slack))
-        self.peak_aux_bytes = max(self.peak_aux_bytes, self.aux_bytes // len(self.rows))
+        if step.new_keys.shape[2] > 1:
+            cut_chunk(self, step)
+            self.count_aux(self._state_bytes)
+        elif not (self.policy.grows and self.prompt_done):  # else nothing will ever be evicted again
+            if self.together is not None:
+                self.together.add(step)
+            else:
+                self.choose(step)
+
+    def choose(self, step: Step) -> None:
+        """Has the policy see what came in with one token, and lets go of what is over the budget."""
+        rows = rows_of([step])
+        state = policy_state.fitted(self.policy, self.policy_state, rows.positions.shape[-1])
+        self.policy_state = self.policy.observe(rows, state)
+        self._evict(rows, self.excess())
+        self.count_aux(self._state_bytes)
 
     def finish_prompt(self) -> None:
         """Cuts the prompt to the budget where the policy waits for its end, or let it grow over it token by token."""
         self.prompt_done = True
-        excess = self._excess(0)
+        excess = self._over(0)
         if self.slots is not None and any(excess):
             self._compact()
-            self._evict(self._view(self._held.keys[:, :, :0], None, self._scale), excess)
+            self._evict(rows_of([Step(self, self.held.keys[:, :, :0], scale=self._scale)]), excess)
         if self.policy.grows:
             self.policy_state = {}
 
-    def _excess(self, slack: int) -> list[int]:
-        """Returns how many rows each sequence must lose now."""
+    def excess(self) -> list[int]:
+        """Returns how many rows each sequence loses after this token."""
+        if self.policy.grows or (self.policy.holds_prompt and not self.prompt_done):
+            return [0] * len(self.rows)
+        return self._over(self.policy.slack)
+
+    def _over(self, slack: int) -> list[int]:
         counts = zip(self.rows, self.budgets, self.starts, self.tokens_seen, strict=True)
         return [
             rows - budget if budget is not None and rows > budget + slack and seen > start else 0
             for rows, budget, start, seen in counts
         ]
 
-    def _view(self, new_keys: mx.array, queries: mx.array | None, scale: float) -> Rows:
-        held, new = self._held, new_keys.shape[2]
-        return Rows(
-            held.keys,
-            held.values,
-            held.positions,
-            newest=joint([seen - 1 for seen in self.tokens_seen]),
-            place=joint([place - new for place in self._places]),
-            seen=tuple(self.tokens_seen),
-            new_keys=new_keys,
-            new_slots=self._written,
-            any_free=len(set(self.rows)) > 1,
-            queries=queries,
-            scale=scale,
-            budgets=tuple(self.budgets),
-            logits=self._logits,
-        )
-
-    def _observe(self, rows: Rows) -> None:
-        state = policy_state.fitted(self.policy, self.policy_state, rows.positions.shape[-1])
-        self.policy_state = self.policy.observe(rows, state)
-
     def _evict(self, rows: Rows, excess: list[int]) -> None:
         """Frees `excess` rows of each sequence: one at a time by a hole, several by moving what stays together."""
-        if not any(excess):
-            return
-        scores = self.policy.keep_scores(rows, self.policy_state)
-        over = [count > 0 for count in excess]
         if max(excess) == 1:
-            self._hole, self._has_hole = lowest_slot(scores, rows.positions), over
-            if self.policy.merges:
-                mask = None if all(over) else mx.array(over)[:, None, None]
-                where, values, self.policy_state = self.policy.merge(rows, self.policy_state, self._hole, mask)
-                self._held_slots.put_values(where, values)
-        else:
-            self._evict_several(scores, excess)
-        self.rows = [count - gone for count, gone in zip(self.rows, excess, strict=True)]
+            self.policy_state = evict_one([self], rows, self.policy_state, [count > 0 for count in excess])
+        elif any(excess):
+            cut_rows(self, self.policy.keep_scores(rows, self.policy_state), excess)
 
-    def _evict_several(self, scores: mx.array, excess: list[int]) -> None:
-        if self.policy.merges:
-            raise MethodError("a merging method evicts one row at a time while decoding")
-        slots, parts, states = self._held_slots, [], []
-        for sequence, gone in enumerate(excess):
-            index = mx.array([sequence])
-            part, count = slots.selected(index), self.rows[sequence]
-            state = policy_state.selected(self.policy_state, index)
-            if gone:
-                order = part.temporal_order()[..., :count]
-                ranked = mx.take_along_axis(scores[sequence : sequence + 1], order, axis=-1)
-                kept = mx.take_along_axis(order, highest_slots(ranked, count - gone), axis=-1)
-                part = part.gathered(kept)
-                state = policy_state.gathered(self.policy, state, kept)
-            parts.append(part)
-            states.append(state)
-        self.slots = Slots.stacked(parts)
-        self.policy_state = policy_state.stacked(self.policy, states)
-        self._has_hole = [False] * len(self.rows)
+    def leave_hole(self, hole: mx.array, over: list[bool]) -> None:
+        """Gives up the row at slot `hole` int32 [B, H, 1] of each sequence that is `over`; the next one goes there."""
+        self._hole, self._has_hole = hole, over
+        self.rows = [count - gone for count, gone in zip(self.rows, over, strict=True)]
 
-    def _evict_from_chunk(self, new_keys: mx.array, queries: mx.array | None, scale: float) -> None:
-        """Evicts down to the budget block by block, in temporal order; a block sees only rows before its end."""
-        new, budget = new_keys.shape[2], self.budgets[0]
-        slots, held = self._held_slots, self.rows[0] - new
-        before = self.tokens_seen[0] - new
-        block = min(self.evict_block or new, new)
-        kept: mx.array | None = None  # int32 [B, H, n]: slots kept so far; None: all up to `end`
-        for start in range(0, new, block):
-            end = held + min(start + block, new)
-            if kept is not None:
-                arrived = mx.arange(held + start, end, dtype=mx.int32)
-                kept = mx.concatenate([kept, mx.broadcast_to(arrived, (*kept.shape[:2], arrived.size))], axis=2)
-            part = slots.first(end) if kept is None else slots.gathered(kept)
-            rows = Rows(
-                part.keys,
-                part.values,
-                part.positions,
-                newest=before + end - held - 1,
-                place=self._places[0] - new + start,
-                seen=(before + end - held,) * len(self.rows),
-                new_keys=new_keys[:, :, start : end - held],
-                new_slots=None,
-                any_free=False,
-                queries=None if queries is None else queries[:, :, start : end - held],
-                scale=scale,
-                budgets=tuple(self.budgets),
-            )
-            self._observe(rows)
-            seen = before + end - held
-            if not self.policy.holds_prompt and budget is not None and part.count > budget and seen > self.starts[0]:
-                scores = self.policy.keep_scores(rows, self.policy_state)
-                if self.policy.merges:
-                    gone = lowest_slots(scores, part.count - budget)
-                    where, values, self.policy_state = self.policy.merge(rows, self.policy_state, gone, None)
-                    slots.put_values(where if kept is None else mx.take_along_axis(kept, where, axis=2), values)
-                best = highest_slots(scores, budget)
-                kept = best if kept is None else mx.take_along_axis(kept, best, axis=2)
-                self.policy_state = policy_state.gathered(self.policy, self.policy_state, best)
-            if block < new and start // block % FLUSH == FLUSH - 1:
-                mx.eval([array for array in (kept, slots.values) if array is not None], self.policy_state)
-        if kept is not None:
-            self.slots = slots.gathered(kept)
-            self.rows = [kept.shape[2]] * len(self.rows)
+    def put_values(self, slots: mx.array, values: mx.array) -> None:
+        """Overwrites values alone, at slots int32 [B, H, n]."""
+        self.held_slots.put_values(slots, values)
+
+    def moved(self, slots: Slots, rows: list[int]) -> None:
+        """Takes other slots, in which each sequence holds `rows` rows without a hole."""
+        self.slots, self.rows = slots, rows
+        self._has_hole = [False] * len(rows)
 
     def _compact(self) -> None:
         """Brings the rows into temporal order in the first slots, so that a chunk can follow them."""
@@ -368,15 +295,46 @@ class EvictionCache(CountedCache):
             return
         self.slots.positions = self.kept_positions()
         order = self.slots.temporal_order()[..., : self.rows[0]]
-        self.slots = self.slots.gathered(order)
         self.policy_state = policy_state.gathered(self.policy, self.policy_state, order)
-        self._has_hole = [False] * len(self.rows)
+        self.moved(self.slots.gathered(order), self.rows)
+
+    # The policy's state: the cache's own, or with those of the layers that choose together.
+
+    @property
+    def policy_state(self) -> State:
+        """What the policy remembers of the rows here."""
+        if self.together is not None:
+            self.together.part()
+        return self._own_state
+
+    @policy_state.setter
+    def policy_state(self, state: State) -> None:
+        self._own_state = state
+
+    def release_state(self) -> State:
+        """Returns the policy's state and forgets it: it goes on among those of other layers."""
+        state, self._own_state = self._own_state, {}
+        return state
+
+    @property
+    def _state_bytes(self) -> int:
+        shared = self.together.layer_bytes if self.together is not None else 0
+        return shared or sum(int(array.nbytes) for array in self._own_state.values())
+
+    def count_aux(self, state_bytes: int) -> None:
+        """Counts what is held beside keys and values at this moment into the peak; `state_bytes`: the policy's."""
+        self.peak_aux_bytes = max(self.peak_aux_bytes, (self._place_bytes + state_bytes) // len(self.rows))
+
+    @property
+    def _place_bytes(self) -> int:
+        arrays = [] if self.slots is None else [self.slots.positions]
+        return sum(int(array.nbytes) for array in [*arrays, *([] if self._hole is None else [self._hole])])
 
     # Counting.
 
     def kept_positions(self) -> mx.array:
         """Returns int32 [B, H, C]: the true position of the row in each slot, -1 where none is held."""
-        positions = self._held_slots.positions
+        positions = self.held_slots.positions
         if self._hole is None or not any(self._has_hole):
             return positions
         here = (mx.arange(positions.shape[-1]) == self._hole) & mx.array(self._has_hole)[:, None, None]
@@ -390,7 +348,7 @@ class EvictionCache(CountedCache):
     @property
     def aux_bytes(self) -> int:
         """Bytes held beside keys and values: positions, holes and the policy's state, all sequences."""
-        return sum(int(array.nbytes) for array in self.state) - self.allocated_bytes
+        return self._place_bytes + self._state_bytes
 
     @property
     def allocated_bytes(self) -> int:
@@ -399,8 +357,8 @@ class EvictionCache(CountedCache):
 
     @property
     def state(self) -> list[mx.array]:
-        """All arrays held, for mx.eval."""
-        arrays = [*self.policy_state.values()]
+        """All arrays held, for mx.eval; states of layers that choose together are one."""
+        arrays = [*self._own_state.values(), *(self.together.arrays if self.together is not None else [])]
         if self.slots is not None:
             arrays += [self.slots.keys, self.slots.values, self.slots.positions]
         if self._hole is not None:
@@ -420,7 +378,7 @@ class EvictionCache(CountedCache):
         joined = cls(first.policy, None, evict_block=first.evict_block)
         for name in PER_SEQUENCE:
             setattr(joined, name, [item for cache in caches for item in getattr(cache, name)])
-        joined.slots = Slots.stacked([cache._held_slots for cache in caches])
+        joined.slots = Slots.stacked([cache.held_slots for cache in caches])
         joined.prompt_done = all(cache.prompt_done for cache in caches)
         joined._scale, joined.read_by_others = first._scale, first.read_by_others
         joined.policy_state = policy_state.stacked(first.policy, [cache.policy_state for cache in caches])
@@ -434,14 +392,14 @@ class EvictionCache(CountedCache):
     def _hole_or_first(self) -> mx.array:
         if self._hole is not None:
             return self._hole
-        return mx.zeros((*self._held_slots.positions.shape[:2], 1), mx.int32)
+        return mx.zeros((*self.held_slots.positions.shape[:2], 1), mx.int32)
 
     def select(self, sequences: Sequence[int]) -> None:
         """Keeps only these sequences, in this order."""
         index = mx.array(list(sequences))
         for name in PER_SEQUENCE:
             setattr(self, name, [getattr(self, name)[i] for i in sequences])
-        self.slots = self._held_slots.selected(index)
+        self.slots = self.held_slots.selected(index)
         if self._hole is not None:
             self._hole = mx.take(self._hole, index, axis=0)
         self.policy_state = policy_state.selected(self.policy_state, index)

@@ -18,7 +18,7 @@ def rewound(cache: EvictionCache, count: int) -> Iterator[None]:
     Afterwards it holds what it held. The policy observes what is fed, and the peaks count it together with the rows
     set aside. Raises MethodError unless the prompt is still held whole.
     """
-    slots, (held, *_) = cache._held_slots, cache.rows
+    slots, (held, *_) = cache.held_slots, cache.rows
     if cache.rows != cache.tokens_seen or set(cache.rows) != {held} or not 0 < count <= held:
         raise MethodError(f"only a prompt still held whole can be taken back to its first {count} tokens")
     aside = slots.copied(count, held)

@@ -22,6 +22,7 @@ from velox_eval.caches.counted import CountedCache
 from velox_eval.caches.layer_tap import layer_tap
 from velox_eval.caches.renumbering import check_rotations
 from velox_eval.caches.rewind import rewound
+from velox_eval.caches.together import choose_together
 from velox_eval.caches.use import CacheUse
 from velox_eval.errors import ConfigError, MethodError, ModelError
 from velox_eval.methods import MethodConfig, Value, resolve
@@ -169,6 +170,7 @@ class MethodSession:
             self.method.variant.after_prefill(self)
         for cache in self.evicting:
             cache.finish_prompt()
+        choose_together(self.caches)
 
     def run_pass(self, tokens: Sequence[int], after: int) -> None:
         """Runs tokens through the model as if the prompt had ended after `after` tokens; policies observe them.

@@ -114,11 +114,6 @@ def rows_mask(rows: list[int]) -> mx.array | None:
     return (mx.arange(max(rows)) < mx.array(rows, mx.int32)[:, None])[:, None, None, :]
 
 
-def joint(numbers: list[int]) -> int | mx.array:
-    """Returns one number a sequence as an int if they are equal, else as int32 [B, 1, 1]."""
-    return numbers[0] if len(set(numbers)) == 1 else mx.array(numbers, mx.int32)[:, None, None]
-
-
 def lowest_slot(scores: mx.array, positions: mx.array) -> mx.array:
     """Returns int32 [B, H, 1]: the slot with the lowest of `scores` [B, H, C], of equal ones the oldest."""
     lowest = scores == scores.min(axis=-1, keepdims=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from velox_eval.caches.base import EvictionCache
+from velox_eval.caches.together import choose_together
 from velox_eval.engine.engine import Engine
 from velox_eval.engine.requests import Generate, Sampling
 from velox_eval.engine.sampling import choose
@@ -124,6 +125,7 @@ def method_lane(engine: Engine, text_of: Callable[[int], str], budget: int, batc
         feed(engine.model, engine.encode(text_of(missing)), caches, engine.prefill_step)
     if batch > 1:
         caches = [EvictionCache.stack([cache] * batch) for cache in caches]
+        choose_together(caches)
     mx.eval([cache.state for cache in caches])
     return Lane(engine.model, caches, batch)
 

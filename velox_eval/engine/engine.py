@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from velox_eval.caches.attention_tap import attention_tap
-from velox_eval.caches.base import EvictionCache
 from velox_eval.caches.counted import CountedCache
 from velox_eval.caches.session import MethodSession, Prompt, cache_use
+from velox_eval.caches.together import stacked
 from velox_eval.engine.admission import Admission, Footprint, footprint, layer_shapes, settled
 from velox_eval.engine.calibration import find_directions
 from velox_eval.engine.models import LoadedModel
@@ -367,15 +367,9 @@ class _Batch:
             sequence.ended += seconds
 
     def join(self, sequence: _Sequence) -> None:
-        """Adds a prefilled sequence, layer by layer, so that no more than one layer is held twice."""
+        """Adds a prefilled sequence."""
         caches = sequence.ready.session.caches
-        if self.sequences:
-            for layer, cache in enumerate(self.caches):
-                self.caches[layer] = EvictionCache.stack([cache, caches[layer]])
-                caches[layer] = None
-                mx.eval(self.caches[layer].state)
-        else:
-            self.caches = caches
+        self.caches = stacked([self.caches, caches]) if self.sequences else caches
         self.sequences.append(sequence)
 
     def step(self) -> list[Generation]:

@@ -13,9 +13,9 @@ from itertools import islice
 from typing import Any, Literal
 
 from velox_eval.caches.attention_tap import attention_tap
-from velox_eval.caches.base import EvictionCache
 from velox_eval.caches.counted import CountedCache
 from velox_eval.caches.session import cache_use
+from velox_eval.caches.together import stacked
 from velox_eval.engine.engine import PROGRESS_SECONDS, Engine
 from velox_eval.engine.models import LoadedModel
 from velox_eval.engine.requests import Comparison, EngineReport, Failure, Generate, Progress, TeacherForce
@@ -135,8 +135,7 @@ class _Lockstep:
         self.model = fidelity.loaded.model
         self.tokenizer = fidelity.loaded.tokenizer
         self.pairs = pairs
-        self.full_caches = _stacked([pair.caches[0] for pair in pairs])
-        self.caches = _stacked([pair.caches[1] for pair in pairs])
+        self.full_caches, self.caches = (_batched([pair.caches[which] for pair in pairs]) for which in (0, 1))
 
     def run(self) -> Iterator[Comparison | Progress]:
         """Yields each comparison as it ends, and where things stand between steps."""
@@ -231,8 +230,8 @@ def distances(full: mx.array, method: mx.array, tokens: mx.array) -> tuple[mx.ar
     return mx.maximum(kl, 0.0), fed[0], fed[1]
 
 
-def _stacked(lists: Sequence[list[Any]]) -> list[Any]:
+def _batched(lists: Sequence[list[Any]]) -> list[Any]:
     """One list of caches for all sequences."""
     if len(lists) < 2:
         return list(lists[0]) if lists else []
-    return [EvictionCache.stack(layer) for layer in zip(*lists, strict=True)]
+    return stacked(lists)

@@ -18,6 +18,7 @@ from velox_eval.caches.attention_tap import attention_tap
 from velox_eval.caches.base import EvictionCache
 from velox_eval.caches.counted import CountedCache
 from velox_eval.caches.session import Prompt, cache_use
+from velox_eval.caches.together import choose_together, stacked
 from velox_eval.engine.admission import Footprint, settled
 from velox_eval.engine.engine import PROGRESS_SECONDS, Engine, Ready
 from velox_eval.engine.models import LoadedModel
@@ -190,13 +191,7 @@ class _Lanes:
                 return False
             count, own = 1, True
         new = caches if own and count == 1 else _copies(caches, count)
-        if self.lanes:
-            for layer, cache in enumerate(self.caches):
-                self.caches[layer] = EvictionCache.stack([cache, new[layer]])
-                new[layer] = None
-                mx.eval(self.caches[layer].state)
-        else:
-            self.caches = list(new)
+        self.caches = stacked([self.caches, new]) if self.lanes else list(new)
         self.lanes += [(span, ready.footprint) for span in waiting[:count]]
         del waiting[:count]
         return own
@@ -283,7 +278,9 @@ def _evicts_nothing(caches: Sequence[Any], more: int) -> bool:
 
 def _copies(caches: Sequence[Any], count: int) -> list[Any]:
     """Returns one list of caches that holds `count` sequences like the one in `caches`, which stay as they are."""
-    return [
+    copies = [
         EvictionCache.stack([cache] * count) if isinstance(cache, EvictionCache) else copy.deepcopy(cache)
         for cache in caches
     ]
+    choose_together(copies)
+    return copies

@@ -6,7 +6,7 @@ here asks the device for a value.
 
 from __future__ import annotations
 
-from velox_eval.methods.policy import Rows, newest_key_logits
+from velox_eval.methods.policy import Rows, grouped, newest_key_logits
 from velox_eval.mlx import mx
 
 
@@ -39,8 +39,7 @@ def key_attention(rows: Rows, counted: mx.array | None = None) -> mx.array:
     if rows.new_keys.shape[2] == 1:
         logits = newest_key_logits(rows)
     else:
-        keys, new = rows.keys.astype(mx.float32), rows.new_keys.astype(mx.float32)
-        logits = (new @ keys.swapaxes(-1, -2)) * (1.0 / float(keys.shape[-1]) ** 0.5)
+        logits = rows.products(rows.new_keys.astype(mx.float32)) * (1.0 / float(rows.head_dim) ** 0.5)
     before = rows.positions[:, :, None] < new_positions(rows)
     if rows.any_free:
         before = before & (rows.positions[:, :, None] >= 0)
@@ -56,14 +55,13 @@ def query_logits(rows: Rows) -> mx.array:
     A new query sees the rows up to its own. Needs `Rows.queries`.
     """
     if rows.logits is not None:
-        logits = rows.logits[:, :, :-1, None]
+        logits = rows.logits[:, :, :, None]
         return mx.where((rows.positions >= 0)[:, :, None, None], logits, -mx.inf) if rows.any_free else logits
     assert rows.queries is not None
-    keys, queries = rows.keys.astype(mx.float32), rows.queries.astype(mx.float32)
-    batch, heads, slots, _ = keys.shape
-    group, new = queries.shape[1] // heads, queries.shape[2]
-    together = queries.reshape(batch, heads, group * new, queries.shape[3])
-    logits = ((together @ keys.swapaxes(-1, -2)) * rows.scale).reshape(batch, heads, group, new, slots)
+    queries = grouped(rows.queries, rows)
+    batch, heads, group, new, dim = queries.shape
+    logits = rows.products(queries.reshape(batch, heads, group * new, dim)) * rows.scale
+    logits = logits.reshape(batch, heads, group, new, -1)
     if new == 1 and not rows.any_free:
         return logits
     seen = rows.positions[:, :, None] <= new_positions(rows)

@@ -11,7 +11,7 @@ are VeloxQuant-MLX's own where the sample's seed is 0, in the first layer; there
 batch and are the same in every layer. Keys are never merged (an option there, off by default). A block of a
 prompt is merged at once: what goes is blended, lowest first, into what stays, by what rows gathered before it. A row
 that comes in alone has gathered nothing and so is the one to go, unmerged by the gate: once the budget is full, the
-adapted rule neither takes in nor merges a decoded row (h2o has `grace` against that).
+adapted rule neither takes in nor merges a decoded row (h2o has `grace` against that), and no lot is drawn for it.
 
 paper: the rule of the authors' code for prompts and summaries (folder cam_hf). The first floor(`start_ratio` x budget)
 positions stay, and of the others the newest. When a decoded token pushes a row out, a share 1 / `merge_rows` of its
@@ -24,13 +24,11 @@ the newest query's; their code for streaming has it too, with 16 rows and positi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from velox_eval.methods.accumulate import accumulated_key_attention, placed
-from velox_eval.methods.draws import by_head, drawn, drawn_ahead, hashed_uniform, keyed_uniform, stream
+from velox_eval.methods.draws import by_head, hashed_uniform, keyed_uniform, stream
 from velox_eval.methods.h2o import budget_share
-from velox_eval.methods.policy import Layer, Policy, Rows, State, latest_attention
-from velox_eval.methods.spec import MethodSpec, Parameter, Value, Variant
+from velox_eval.methods.policy import Policy, Rows, State, latest_attention
+from velox_eval.methods.spec import MethodSpec, Parameter, Variant
 from velox_eval.methods.tova import N_SINK, check_sinks, min_budget_sinks
 from velox_eval.mlx import mx
 
@@ -42,33 +40,22 @@ class CaM(Policy):
     """Ranks by cumulative key-as-query attention; blends what goes into the most similar row that stays."""
 
     merges = True
+    chooses_together = True
     key_as_query = True
     slot_state = ("mass", "length")
-
-    def __init__(self, params: Mapping[str, Value], layer: Layer | None = None) -> None:
-        super().__init__(params, layer)
-        self.draws = bool(params["merge_gate"]) and params["merge"] != "drop"
 
     def initial_state(self) -> State:
         """Returns `streams` int64 [1, 1, 1], where the sequence's draws begin."""
         return {"streams": stream(self.layer, int(self.params["seed"]))}
 
     def observe(self, rows: Rows, state: State) -> State:
-        """Returns `mass` and `length` [B, H, C], what each row gathered and its key's norm, and draws made `ahead`."""
-        ahead = state.get("ahead")
-        if self.draws:
-            streams = by_head(state["streams"], rows.keys.shape[1])
-            if rows.new_slots is None:
-                ahead = drawn_ahead(streams, [number + 1 for number in _going(rows)], None)
-            else:
-                ahead = drawn_ahead(streams, _going(rows), ahead)
+        """Returns `mass` and `length` [B, H, C], what each row gathered and its key's norm."""
         length = mx.linalg.norm(rows.new_keys.astype(mx.float32), axis=-1)
-        observed = {
+        return {
             "streams": state["streams"],
             "mass": accumulated_key_attention(rows, state.get("mass")),
             "length": placed(rows, state.get("length"), length),
         }
-        return observed if ahead is None else {**observed, "ahead": ahead}
 
     def importance(self, rows: Rows, state: State) -> mx.array:
         """Returns the attention each row gathered."""
@@ -78,6 +65,11 @@ class CaM(Policy):
         self, rows: Rows, state: State, evicted: mx.array, over: mx.array | None
     ) -> tuple[mx.array, mx.array, State]:
         """Returns the rows that took others in, their values, and the state in which they inherit their mass."""
+        # A row that came in alone gathered nothing, so what goes with it did neither, and no lot is below 0.
+        alone = rows.new_slots is not None
+        if self.params["merge"] == "drop" or (self.params["merge_gate"] and alone):
+            none = evicted[..., :0]
+            return none, rows.values_at(none), state
         mass = state["mass"]
         target, cosine = self._most_similar(rows, state["length"], evicted)
         gone, taker = (mx.take_along_axis(mass, index, axis=-1) for index in (evicted, target))
@@ -86,9 +78,9 @@ class CaM(Policy):
             merged = merged & over
         weight = mx.where(merged, self._weight(cosine), 0.0)
         inherited = mx.where(merged, gone, 0.0)
-        values = mx.take_along_axis(rows.values, evicted[..., None], axis=2).astype(mx.float32)
+        values = rows.values_at(evicted).astype(mx.float32)
         if evicted.shape[-1] == 1:
-            old = mx.take_along_axis(rows.values, target[..., None], axis=2)
+            old = rows.values_at(target)
             new = (1 - weight[..., None]) * old + weight[..., None] * values
             mass = mx.put_along_axis(mass, target, taker + inherited, axis=-1)
             return target, new.astype(old.dtype), {**state, "mass": mass}
@@ -102,8 +94,7 @@ class CaM(Policy):
 
     def _most_similar(self, rows: Rows, length: mx.array, evicted: mx.array) -> tuple[mx.array, mx.array]:
         """Returns (slots int32 [B, H, k], cosines [B, H, k]): of equal ones the oldest; no sink, none that goes."""
-        keys = rows.keys.astype(mx.float32)
-        product = mx.take_along_axis(keys, evicted[..., None], axis=2) @ keys.swapaxes(-1, -2)
+        product = rows.products(rows.keys_at(evicted))
         gone = mx.take_along_axis(length, evicted, axis=-1)
         cosine = product / (gone[..., None] * length[:, :, None] + TINY)
         stays = mx.put_along_axis(rows.positions >= self.n_sink, evicted, mx.array(False), axis=-1)
@@ -117,11 +108,9 @@ class CaM(Policy):
 
     def _gate(self, rows: Rows, state: State, gone: mx.array, taker: mx.array) -> mx.array:
         """Returns boolean [B, H, k]: whether each row that goes is merged; the n-th ever to go has the n-th draw."""
-        if not self.draws:
-            return mx.full(gone.shape, self.params["merge"] != "drop")
+        if not self.params["merge_gate"]:
+            return mx.full(gone.shape, True)
         chance = mx.where(taker > 0, gone / mx.maximum(taker, 1e-30), (gone > 0).astype(mx.float32))
-        if rows.new_slots is not None:
-            return drawn(state["ahead"], _going(rows)) < chance
         numbers = mx.array(_going(rows), mx.int32)[:, None, None] + mx.arange(1 - gone.shape[-1], 1, dtype=mx.int32)
         return keyed_uniform(by_head(state["streams"], gone.shape[1]), numbers) < chance
 
@@ -134,6 +123,7 @@ def _going(rows: Rows) -> list[int]:
 class CaMPaper(Policy):
     """Ranks by recency after the first positions; spreads the value of the row that goes over those after it."""
 
+    chooses_together = True
     needs_queries = True
     merges = True
 
@@ -152,7 +142,7 @@ class CaMPaper(Policy):
         """Returns the rows after the one that goes with their share of its value; a prompt's rows are just dropped."""
         if rows.new_slots is None:
             none = evicted[..., :0]
-            return none, mx.take_along_axis(rows.values, none[..., None], axis=2), state
+            return none, rows.values_at(none), state
         place = mx.take_along_axis(rows.positions, evicted, axis=-1)
         attention = latest_attention(rows).mean(axis=2)
         after = rows.positions > place
@@ -164,8 +154,8 @@ class CaMPaper(Policy):
         count = min(int(self.params["merge_rows"]), rows.positions.shape[-1])
         slots = mx.argsort(mx.where(after, rows.positions, NOWHERE), axis=-1)[..., :count].astype(mx.int32)
         weight = mx.where(mx.take_along_axis(after, slots, axis=-1) & merged, 1.0 / int(self.params["merge_rows"]), 0.0)
-        old = mx.take_along_axis(rows.values, slots[..., None], axis=2)
-        value = mx.take_along_axis(rows.values, evicted[..., None], axis=2).astype(mx.float32)
+        old = rows.values_at(slots)
+        value = rows.values_at(evicted).astype(mx.float32)
         return slots, (old + weight[..., None] * value).astype(old.dtype), state
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from velox_eval.errors import ConfigError, MethodError
-from velox_eval.methods.accumulate import accumulated, fresh, key_attention
+from velox_eval.methods.accumulate import accumulated, fresh, key_attention, placed
 from velox_eval.methods.policy import Policy, Rows, State, grouped
 from velox_eval.methods.snapkv import PromptWindow
 from velox_eval.methods.spec import MethodSpec, Parameter, Value, Variant
@@ -38,6 +38,7 @@ class ChunkKV(Policy):
     """Marks whole chunks; marked rows leave first."""
 
     key_as_query = True
+    chooses_together = True
     slot_state = ("mass", "mark", "rank")
 
     def observe(self, rows: Rows, state: State) -> State:
@@ -49,7 +50,7 @@ class ChunkKV(Policy):
         mark = state.get("mark")
         mark = mx.zeros(rows.positions.shape) if mark is None else mx.where(fresh(rows), 0.0, mark)
         if self.params["score"] == "key_norm":
-            mass = mx.linalg.norm(rows.keys.astype(mx.float32), axis=-1)
+            mass = placed(rows, state.get("mass"), mx.linalg.norm(rows.new_keys.astype(mx.float32), axis=-1))
         else:
             mass = accumulated(rows, state.get("mass"), key_attention(rows, mark >= 0), first=1.0)
         body = (rows.positions >= self.n_sink) & (mark >= 0)

@@ -8,7 +8,8 @@ brought back to a sum of 1. The voter of position p lies at ring index p modulo 
 
 from __future__ import annotations
 
-from velox_eval.methods.policy import LOWEST, Rows, State
+from velox_eval.methods.policy import Rows, State
+from velox_eval.methods.sums import over_slots
 from velox_eval.methods.window import CEILING, put_slot, put_voter
 from velox_eval.mlx import mx
 
@@ -42,8 +43,9 @@ def watched(
         }
     if rows.new_slots is None:
         return _recomputed(rows, state, queries, voters, oldest_recent)
-    asked = _logits(queries, rows) if logits is None else logits
-    return _stepped(rows, state, queries, asked, voters, oldest_recent)
+    if logits is None:
+        logits = rows.products(queries[:, :, :, 0])[:, :, :, None]
+    return _stepped(rows, state, queries, logits, voters, oldest_recent)
 
 
 def _recomputed(rows: Rows, state: State, queries: mx.array, voters: int, oldest_recent: mx.array | int) -> State:
@@ -65,43 +67,46 @@ def _stepped(
 ) -> State:
     """One token: a column for the row that became distant, then a row for the query that begins to vote."""
     share, newly = state["share"], oldest_recent - 1
-    share = put_slot(share, rows.new_slots, mx.zeros((*share.shape[:-1], 1)))
-    at = mx.argmax(rows.positions == newly, axis=-1, keepdims=True)  # [B, H, 1]
-    there = (mx.take_along_axis(rows.positions, at, axis=-1) == newly)[:, :, None, None]
-    key = mx.take_along_axis(rows.keys, at[..., None], axis=2).astype(mx.float32)[:, :, None]
-    column = mx.exp(mx.minimum(state["ring"] @ key.swapaxes(-1, -2) - state["base"], CEILING))
+    at = mx.argmax(rows.positions == newly, axis=-1, keepdims=True)  # [B, H, 1]; recent till now, so it is held
+    logit = (state["ring"].flatten(2, 3) @ rows.keys_at(at).swapaxes(-1, -2)).reshape(*state["base"].shape)
+    column = mx.exp(mx.minimum(logit - state["base"], CEILING))
     at = at[:, :, None, None]
-    column = mx.where(there, column, mx.take_along_axis(share, at, axis=-1))
+    if not isinstance(newly, int):
+        column = mx.where((newly >= 0)[..., None, None], column, 0.0)
+    elif newly < 0:
+        column = mx.zeros_like(column)
     share = mx.put_along_axis(share, at, column, axis=-1)
+    share = put_slot(share, rows.new_slots, mx.zeros((*share.shape[:-1], 1)))
 
     begins, base = _weighed(state["asked"], rows, oldest_recent)
     ring = (rows.newest - 1) % voters
     share = put_voter(share, ring, begins)
-    bases = put_voter(state["base"], ring, base)
-    total = share.sum(axis=-1, keepdims=True)
-    paying = total > 0
+    total = over_slots(share)
+    total = mx.where(total > 0, total, 1.0)
     return {
         "ring": put_voter(state["ring"], ring, state["latest"]),
         "latest": query,
         "asked": asked,
-        "share": share * mx.where(paying, 1.0 / total, 0.0),  # in place when nothing else holds the array
-        "base": bases + mx.log(mx.where(paying, total, 1.0)),
+        "share": share * (1.0 / total),  # in place when nothing else holds the array
+        "base": put_voter(state["base"], ring, base) + mx.log(total),
     }
 
 
 def _logits(queries: mx.array, rows: Rows) -> mx.array:
     """Returns the logits [B, H, G, W, C] of queries [B, H, G, W, D] with the rows."""
-    return (rows.keys.astype(mx.float32)[:, :, None] @ queries.swapaxes(-1, -2)).swapaxes(-1, -2)
+    return rows.products(queries.flatten(2, 3)).reshape(*queries.shape[:4], -1)
 
 
 def _weighed(logits: mx.array, rows: Rows, oldest_recent: mx.array | int) -> tuple[mx.array, mx.array]:
     """Returns (shares [B, H, G, W, C], base [B, H, G, W, 1]) of logits over the distant rows held."""
-    held = (rows.positions >= 0)[:, :, None, None]
-    distant = held & (rows.positions < oldest_recent)[:, :, None, None]
-    top = mx.where(distant, logits, LOWEST).max(axis=-1, keepdims=True)
-    # Before any row is distant, any logit serves as a base.
-    top = mx.where(top > LOWEST, top, mx.where(held, logits, LOWEST).max(axis=-1, keepdims=True))
-    paid = mx.where(distant, mx.exp(mx.minimum(logits - top, 0.0)), 0.0)
-    total = paid.sum(axis=-1, keepdims=True)
-    paying = total > 0
-    return paid * mx.where(paying, 1.0 / total, 0.0), top + mx.log(mx.where(paying, total, 1.0))
+    distant = rows.positions < oldest_recent
+    if rows.any_free:
+        distant = distant & (rows.positions >= 0)
+    counted = mx.where(distant[:, :, None, None], logits, -mx.inf)
+    top = counted.max(axis=-1, keepdims=True)
+    if not isinstance(oldest_recent, int) or oldest_recent <= 0:
+        # Before any row is distant, any logit serves as a base: that of the first slot, which position 0 has then.
+        top = mx.where(top > -mx.inf, top, logits[..., :1])
+    paid = mx.exp(counted - top)
+    total = mx.maximum(over_slots(paid), 1.0)  # the largest pays 1
+    return paid * (1.0 / total), top + mx.log(total)

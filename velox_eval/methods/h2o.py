@@ -29,6 +29,7 @@ from velox_eval.mlx import mx
 class H2O(Policy):
     """Ranks by cumulative key-as-query attention that fades."""
 
+    chooses_together = True
     key_as_query = True
     slot_state = ("mass",)
 
@@ -49,6 +50,7 @@ class H2O(Policy):
 class H2OPaper(Policy):
     """Ranks by the cumulative attention of the model's queries; a share of the budget goes to recent rows."""
 
+    chooses_together = True
     needs_queries = True
     slot_state = ("mass",)
 

@@ -36,6 +36,7 @@ LOW = 1e-9  # least uniform number of the adapted rule, whose logarithm is taken
 class Keyformer(Policy):
     """Ranks by cumulative key-as-query attention plus noise that is drawn once a row."""
 
+    chooses_together = True
     key_as_query = True
     slot_state = ("mass", "noise")
 
@@ -49,7 +50,7 @@ class Keyformer(Policy):
 
     def observe(self, rows: Rows, state: State) -> State:
         """Returns `mass` [B, H, C], the `noise` [B, H, C] drawn for each row, and draws made `ahead`."""
-        streams = by_head(state["streams"], rows.keys.shape[1])
+        streams = by_head(state["streams"], rows.heads)
         if rows.new_slots is None:
             ahead = drawn_ahead(streams, rows.seen, None, LOW)  # for the row after these
             uniform = keyed_uniform(streams, new_positions(rows)[..., 0], LOW)
@@ -72,6 +73,7 @@ class Keyformer(Policy):
 class KeyformerPaper(Policy):
     """Ranks by the cumulative Gumbel softmax of the model's logits; a share of the budget goes to recent rows."""
 
+    chooses_together = True
     needs_queries = True
     slot_state = ("mass",)
 

@@ -27,6 +27,7 @@ from velox_eval.mlx import mx
 class KNorm(Policy):
     """Ranks by the key's norm, measured once."""
 
+    chooses_together = True
     slot_state = ("norms",)
 
     def __init__(self, params: Mapping[str, Value], layer: Layer | None = None) -> None:

@@ -42,6 +42,7 @@ RAW_TURN_END = "\n\nAnswer: "
 class KVzip(Policy):
     """Ranks by the largest attention received from the probe."""
 
+    chooses_together = True
     key_as_query = True
     slot_state = pairs.SLOT_STATE
     pair_state = pairs.PAIR_STATE

@@ -33,6 +33,7 @@ from velox_eval.mlx import mx
 class MorphKV(Policy):
     """Ranks by the mean attention of the last `window` keys, kept up to date step by step."""
 
+    chooses_together = True
     key_as_query = True
     slot_state = window.SLOT_STATE
 
@@ -42,7 +43,7 @@ class MorphKV(Policy):
 
     def observe(self, rows: Rows, state: State) -> State:
         """Returns the window: its keys and what each pays to every row (velox_eval.methods.window)."""
-        scale = 1.0 / float(rows.keys.shape[-1]) ** 0.5
+        scale = 1.0 / float(rows.head_dim) ** 0.5
         return window.watched(rows, state, rows.new_keys[:, :, None], self.window, scale, own=True)
 
     def importance(self, rows: Rows, state: State) -> mx.array:
@@ -55,6 +56,7 @@ class MorphKV(Policy):
 class MorphKVPaper(Policy):
     """Ranks distant rows by the queries of the window before the current one."""
 
+    chooses_together = True
     needs_queries = True
     holds_prompt = True
     slot_state = distant.SLOT_STATE
@@ -69,7 +71,7 @@ class MorphKVPaper(Policy):
         """Returns the window's queries and the share each pays to the distant rows (velox_eval.methods.distant)."""
         assert rows.queries is not None
         queries = grouped(rows.queries, rows) * rows.scale
-        logits = None if rows.logits is None else rows.logits[:, :, :-1, None]
+        logits = None if rows.logits is None else rows.logits[:, :, :, None]
         if self.params["group"] == "logit_sum":
             queries = queries.sum(axis=2, keepdims=True)  # a sum of products is the product with the sum
             logits = None if logits is None else logits.sum(axis=2, keepdims=True)

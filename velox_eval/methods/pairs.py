@@ -8,6 +8,7 @@ Each key's logits are relative to its own, which is held as long as the key is, 
 from __future__ import annotations
 
 from velox_eval.methods.policy import Rows, State, newest_key_logits
+from velox_eval.methods.sums import over_slots
 from velox_eval.methods.window import CEILING
 from velox_eval.mlx import mx
 
@@ -22,9 +23,8 @@ def paired(rows: Rows, state: State) -> State:
     either slot is free. `own` [B, H, C]: each key's logit for itself; `factor` [B, H, C]: what turns exp(logit - own)
     into a share.
     """
-    keys, new = rows.keys.astype(mx.float32), rows.new_keys.astype(mx.float32)
-    scale = 1.0 / float(keys.shape[-1]) ** 0.5
-    logits = newest_key_logits(rows) if new.shape[2] == 1 else (new * scale) @ keys.swapaxes(-1, -2)  # [B, H, S, C]
+    new, scale = rows.new_keys.astype(mx.float32), 1.0 / float(rows.head_dim) ** 0.5
+    logits = newest_key_logits(rows) if new.shape[2] == 1 else rows.products(new * scale)  # [B, H, S, C]
     own_new = (new * new).sum(axis=-1) * scale  # [B, H, S]
     batch, heads, count, slots = logits.shape
     if not state:
@@ -49,7 +49,7 @@ def paired(rows: Rows, state: State) -> State:
         share[:, :, at] = pays
         own[..., at] = own_new
         factor[..., at] = 1.0
-    total = share.sum(axis=-1)
+    total = over_slots(share)[..., 0]
     change = mx.where(total > 0, 1.0 / total, 0.0)
     # In place when nothing else holds the array, which a product with a fresh result would not be.
     return {"share": share * change[..., None], "own": own, "factor": factor * change}

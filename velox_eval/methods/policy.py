@@ -13,8 +13,6 @@ from typing import Any, ClassVar, TypeAlias
 from velox_eval.methods.spec import Value
 from velox_eval.mlx import mx
 
-LOWEST = -1e38  # a logit that gets no weight, and leaves a softmax over nothing but such finite
-
 Directions: TypeAlias = "Callable[[int, int], mx.array]"  # of H heads and D features: [H, D] float32
 State: TypeAlias = "dict[str, mx.array]"  # batch on the first axis; a string: importing this must not load mlx
 
@@ -33,14 +31,14 @@ class Layer:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one layer as a policy sees them, right after new ones came in and were attended to.
+    """The rows of a layer as a policy sees them, right after new ones came in and were attended to.
 
     B sequences, H KV heads, C slots. Without `new_slots` the slots are in temporal order and the new rows are
     last (prefill); with it slot order means nothing, and `positions` alone says what is old and what is new.
+    Where several layers choose together (`Policy.chooses_together`), theirs follow one another on the first axis.
     """
 
-    keys: mx.array  # [B, H, C, D], after RoPE, in the model's dtype
-    values: mx.array  # [B, H, C, Dv]
+    layers: tuple[tuple[mx.array, mx.array], ...]  # each one's keys [B, H, C, D], after RoPE, and values [B, H, C, Dv]
     positions: mx.array  # [B, H, C] int32, true position of each row; -1: free slot
     newest: mx.array | int  # position of the newest row; [B, 1, 1] int32 where sequences differ
     new_keys: mx.array  # [B, H, S, D], the rows that just came in
@@ -51,14 +49,59 @@ class Rows:
     budgets: tuple[int | None, ...] = ()  # rows each sequence may keep; None: all
     place: mx.array | int = 0  # RoPE position of the first new row; [B, 1, 1] int32 where sequences differ
     seen: tuple[int, ...] = ()  # tokens of each sequence so far
-    # [B, H, G + 1, C] float32, where attention computed them already: the logits of one new token's queries and last,
-    # with `key_as_query`, of its key in place of a query, scaled by 1/sqrt(D). Free slots hold anything.
+    # Logits of one new token, float32, where attention has computed them: with `needs_queries` [B, H, G, C] of its
+    # queries, with `key_as_query` [B, H, 1, C] of its key in place of one, scaled by 1/sqrt(D). Free slots: anything.
     logits: mx.array | None = None
+
+    @property
+    def keys(self) -> mx.array:
+        """The one layer's keys [B, H, C, D]; layers that choose together have none in common."""
+        ((keys, _),) = self.layers
+        return keys
+
+    @property
+    def values(self) -> mx.array:
+        """The one layer's values [B, H, C, Dv]; layers that choose together have none in common."""
+        ((_, values),) = self.layers
+        return values
+
+    @property
+    def heads(self) -> int:
+        """KV heads H."""
+        return int(self.new_keys.shape[1])
+
+    @property
+    def head_dim(self) -> int:
+        """Features D of a key."""
+        return int(self.new_keys.shape[3])
+
+    def products(self, wanted: mx.array) -> mx.array:
+        """Returns float32 [B, H, n, C]: the products of `wanted` [B, H, n, D] with all keys."""
+        return self._by_layer(lambda part, keys, _: part @ keys.astype(mx.float32).swapaxes(-1, -2), wanted)
+
+    def keys_at(self, slots: mx.array) -> mx.array:
+        """Returns float32 [B, H, n, D]: the keys at slots int32 [B, H, n]."""
+        found = self._by_layer(lambda at, keys, _: mx.take_along_axis(keys, at[..., None], axis=2), slots)
+        return found.astype(mx.float32)
+
+    def values_at(self, slots: mx.array) -> mx.array:
+        """Returns [B, H, n, Dv] in the model's dtype: the values at slots int32 [B, H, n]."""
+        return self._by_layer(lambda at, _, values: mx.take_along_axis(values, at[..., None], axis=2), slots)
+
+    def _by_layer(self, work: Callable[[mx.array, mx.array, mx.array], mx.array], array: mx.array) -> mx.array:
+        if len(self.layers) == 1:
+            return work(array, *self.layers[0])
+        parts = zip(mx.split(array, len(self.layers)), self.layers, strict=True)
+        return mx.concatenate([work(part, *layer) for part, layer in parts])
 
 
 class Policy:
     """One layer's eviction rule. Subclasses set the class attributes that apply and define `importance`."""
 
+    # Layers of equal budgets are ranked in one go while decoding, which costs a few operations instead of a few a
+    # layer. Such a policy asks nothing of `layer` then, keeps all it needs in its state, and reads what is held only
+    # through `Rows.products`, `keys_at` and `values_at`.
+    chooses_together: ClassVar[bool] = False
     needs_queries: ClassVar[bool] = False  # Rows.queries; runs only where the attention can be tapped
     key_as_query: ClassVar[bool] = False  # ranks by the newest key's logits (`newest_key_logits`)
     holds_prompt: ClassVar[bool] = False  # cuts to the budget once, when the whole prompt is in
@@ -133,16 +176,15 @@ def attention_weights(queries: mx.array, rows: Rows) -> mx.array:
     Scaled by 1/sqrt(D), in float32, free slots left out. `queries` are keys standing in for queries in the
     adapted rules.
     """
-    logits = queries.astype(mx.float32) @ rows.keys.astype(mx.float32).swapaxes(-1, -2)
-    return masked_softmax(logits * (1.0 / float(rows.keys.shape[-1]) ** 0.5), rows)
+    return masked_softmax(rows.products(queries.astype(mx.float32)) * (1.0 / float(rows.head_dim) ** 0.5), rows)
 
 
 def newest_key_logits(rows: Rows) -> mx.array:
     """Returns [B, H, 1, C] float32: the logits of the newest key in place of a query, scaled by 1/sqrt(D)."""
     if rows.logits is not None:
-        return rows.logits[:, :, -1:]
+        return rows.logits
     newest = rows.new_keys[:, :, -1:].astype(mx.float32)
-    logits: mx.array = (newest @ rows.keys.astype(mx.float32).swapaxes(-1, -2)) * (1.0 / float(newest.shape[-1]) ** 0.5)
+    logits: mx.array = rows.products(newest) * (1.0 / float(rows.head_dim) ** 0.5)
     return logits
 
 
@@ -154,17 +196,16 @@ def newest_key_attention(rows: Rows) -> mx.array:
 def latest_attention(rows: Rows) -> mx.array:
     """Returns [B, H, G, C] float32: the newest query's softmax attention to the rows held, by query head."""
     if rows.logits is not None:
-        return masked_softmax(rows.logits[:, :, :-1], rows)
+        return masked_softmax(rows.logits, rows)
     assert rows.queries is not None
     queries = grouped(rows.queries[:, :, -1:], rows)[:, :, :, 0]
-    return masked_softmax((queries @ rows.keys.astype(mx.float32).swapaxes(-1, -2)) * rows.scale, rows)
+    return masked_softmax(rows.products(queries) * rows.scale, rows)
 
 
 def grouped(queries: mx.array, rows: Rows) -> mx.array:
     """Returns `queries` [B, H_q, W, D] by the KV head they belong to: [B, H, H_q / H, W, D] float32."""
     batch, heads, count, dim = queries.shape
-    kv_heads = rows.keys.shape[1]
-    return queries.astype(mx.float32).reshape(batch, kv_heads, heads // kv_heads, count, dim)
+    return queries.astype(mx.float32).reshape(batch, rows.heads, heads // rows.heads, count, dim)
 
 
 def latest(new: mx.array, old: mx.array | None, count: int) -> mx.array:

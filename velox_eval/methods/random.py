@@ -18,6 +18,8 @@ from velox_eval.mlx import mx
 class Random(Policy):
     """Ranks by a hash of where the row is."""
 
+    chooses_together = True
+
     def initial_state(self) -> State:
         """Returns `salt` uint32 [1, 1, 1], drawn from the seed, the sample and the layer."""
         text = f"{self.params['seed']} {self.layer.seed} {self.layer.index}"

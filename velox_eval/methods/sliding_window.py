@@ -14,6 +14,8 @@ from velox_eval.mlx import mx
 class SlidingWindow(Policy):
     """Ranks by recency."""
 
+    chooses_together = True
+
     def importance(self, rows: Rows, state: State) -> mx.array:
         """Returns the row's position: the older, the sooner it goes."""
         return rows.positions.astype(mx.float32)

@@ -30,6 +30,8 @@ from velox_eval.mlx import mx
 class StreamingLLM(Policy):
     """Ranks by recency; sinks are protected."""
 
+    chooses_together = True
+
     def importance(self, rows: Rows, state: State) -> mx.array:
         """Returns the row's position: the older, the sooner it goes."""
         return rows.positions.astype(mx.float32)
@@ -38,6 +40,7 @@ class StreamingLLM(Policy):
 class StreamingLLMPaper(StreamingLLM):
     """The same rows, at positions inside the cache."""
 
+    chooses_together = False  # every layer's next attention needs its state
     renumbers = True
     slot_state = ("turned",)
 

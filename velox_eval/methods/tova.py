@@ -27,6 +27,7 @@ N_SINK = Parameter("n_sink", 4, "first positions never evicted", minimum=0)
 class Tova(Policy):
     """Ranks by the newest key's attention."""
 
+    chooses_together = True
     key_as_query = True
 
     def importance(self, rows: Rows, state: State) -> mx.array:
@@ -37,6 +38,7 @@ class Tova(Policy):
 class TovaPaper(Policy):
     """Ranks by the last query's attention, averaged over all heads of the layer."""
 
+    chooses_together = True
     needs_queries = True
 
     def importance(self, rows: Rows, state: State) -> mx.array:

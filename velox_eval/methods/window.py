@@ -10,6 +10,7 @@ share a KV head (query heads of a group; 1 for keys).
 from __future__ import annotations
 
 from velox_eval.methods.policy import Rows, State, newest_key_logits
+from velox_eval.methods.sums import over_slots
 from velox_eval.mlx import mx
 
 SLOT_STATE = ("paid",)  # the array of the state whose last axis is the slots
@@ -32,16 +33,9 @@ def watched(rows: Rows, state: State, new: mx.array, window: int, scale: float, 
     return _stepped(rows, state, new, window, scale if own else None)
 
 
-def shares(state: State, counted: mx.array | None = None) -> mx.array:
-    """Returns one over what each voter pays in all, [B, H, G, window, 1]; 0 for voters that pay nothing.
-
-    `counted` boolean [B, H, C] limits the sum to some rows.
-    """
-    paid = state["paid"]
-    if counted is None:
-        total = paid.sum(axis=-1, keepdims=True)
-    else:
-        total = paid @ counted.astype(mx.float32)[:, :, None, :, None]
+def shares(state: State) -> mx.array:
+    """Returns one over what each voter pays in all, [B, H, G, window, 1]; 0 for voters that pay nothing."""
+    total = over_slots(state["paid"])
     return mx.where(total > 0, 1.0 / total, 0.0)
 
 
@@ -71,7 +65,7 @@ def _recomputed(rows: Rows, state: State, new: mx.array, window: int, scale: flo
     arrived = mx.array([p >= first_new for p in position])[:, None]
     voters = mx.where(arrived, mx.take(new, index, axis=3), state["voters"])
     there = mx.array([p >= 0 for p in position])[:, None]
-    logits = voters @ rows.keys.astype(mx.float32)[:, :, None].swapaxes(-1, -2)
+    logits = rows.products(voters.flatten(2, 3)).reshape(*voters.shape[:4], -1)
     base = mx.where(there, _base(voters, logits, scale), NOT_YET)
     return {"voters": voters, "paid": mx.exp(mx.minimum(logits - base, CEILING)), "base": base}
 
@@ -83,7 +77,7 @@ def _stepped(rows: Rows, state: State, new: mx.array, window: int, scale: float 
     if scale is not None and rows.logits is not None:
         logits = newest_key_logits(rows)[:, :, None]  # [B, H, G, 1, C]
     else:
-        logits = (rows.keys.astype(mx.float32)[:, :, None] @ new.swapaxes(-1, -2)).swapaxes(-1, -2)
+        logits = rows.products(new[:, :, :, 0])[:, :, :, None]
     if rows.any_free:
         logits = mx.where(rows.positions[:, :, None, None] >= 0, logits, -mx.inf)
     base = _base(new, logits, scale)
