@@ -132,6 +132,12 @@ def test_a_shared_cache_is_refused_by_the_model_itself(
         ((), "nope", "Tasks not found: nope .*ls tasks lists them"),
         (("--limit", "0"), "tiny_gen", "--limit 0 must be above 0"),
         (("--model", "hf"), "tiny_gen", "needs the package 'torch'"),
+        (("--model", "no-such-model"), "tiny_gen", "cannot begin .*no-such-model"),
+        (("--gen_kwargs", "{"), "tiny_gen", "cannot begin .*Invalid JSON"),
+        (("--config", "no-such.yaml"), "tiny_gen", "cannot begin .*no-such.yaml"),
+        (("--config", __file__), "tiny_gen", "cannot begin .*test_launcher.py"),
+        (("--use_cache", "/dev/null/answers"), "tiny_gen", "cannot begin .*/dev/null"),
+        ((), "", "cannot begin .*No tasks specified"),
     ],
 )
 def test_what_lm_eval_cannot_run_is_one_line(

@@ -29,7 +29,7 @@ from velox_eval.records.output import check_folder
 from velox_eval.records.store import RunStore
 from velox_eval.runs.observer import Observer
 from velox_eval.runs.recorder import RunResult
-from velox_eval.tasks.lm_eval_loading import tokenizer_folder
+from velox_eval.tasks.lm_eval_loading import LOAD_ERRORS, tokenizer_folder
 
 PROGRAM = "velox-eval lm-eval"
 
@@ -53,20 +53,40 @@ def launch(arguments: Sequence[str], *, results: Path, observer: Observer | None
 
     setup_logging()
     parser = HarnessCLI()
-    with _command_line(arguments):
-        chosen = parser.parse_args()
-    _fill_in(chosen)
     with (
+        _preparing() as begin,
         _replaced(lm_eval, "simple_evaluate", _telling_tasks(index)),
-        _replaced(lm_eval.evaluator, "evaluate", _recording(record)),
+        _replaced(lm_eval.evaluator, "evaluate", _recording(begin, record)),
         _own_caches(),
         _replaced(EvaluatorConfig, "process_tasks", _plainly(results)),
     ):
-        try:
-            parser.execute(chosen)
-        except ModuleNotFoundError as error:
-            raise ConfigError(f"lm-eval needs the package {error.name!r} for this: pip install {error.name}") from error
+        with _command_line(arguments):
+            chosen = parser.parse_args()
+        _fill_in(chosen)
+        parser.execute(chosen)
     return runs
+
+
+@contextlib.contextmanager
+def _preparing() -> Iterator[Callable[[], None]]:
+    """Gives what to call when the evaluation begins; what lm-eval raises before is about what was asked: one line."""
+    from datasets.exceptions import DatasetsError
+
+    begun = False
+
+    def begin() -> None:
+        nonlocal begun
+        begun = True
+
+    try:
+        yield begin
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"lm-eval needs the package {error.name!r} for this: pip install {error.name}") from error
+    except (*LOAD_ERRORS, DatasetsError) as error:
+        if begun:
+            raise
+        lines = str(error).strip().splitlines() or [""]
+        raise ConfigError(f"lm-eval cannot begin ({type(error).__name__}: {lines[0]})") from error
 
 
 def _plainly(results: Path) -> Callable[[Any], Any]:
@@ -147,11 +167,14 @@ def _replaced(module: Any, name: str, change: Callable[[Any], Any]) -> Iterator[
         setattr(module, name, before)
 
 
-def _recording(record: Callable[[VeloxLM, dict[str, Any], Any], None]) -> Callable[[Any], Any]:
-    """Returns what makes an evaluation one that is recorded, if the model is ours."""
+def _recording(
+    begin: Callable[[], None], record: Callable[[VeloxLM, dict[str, Any], Any], None]
+) -> Callable[[Any], Any]:
+    """Returns what makes an evaluation one that is recorded, if the model is ours, and tells of its beginning."""
 
     def change(evaluate: Any) -> Any:
         def recorded(lm: Any, task_dict: Any, **how: Any) -> Any:
+            begin()
             found = evaluate(lm=lm, task_dict=task_dict, **how)
             ours = lm.lm if isinstance(lm, lm_eval.api.model.CachingLM) else lm
             if isinstance(ours, VeloxLM):

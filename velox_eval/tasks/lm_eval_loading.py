@@ -22,7 +22,8 @@ _SEEDS = (0, 1234)  # of Python's and NumPy's generators, as lm-eval's command l
 _FEWSHOT_SEED = 1234
 _YAML = (".yaml", ".yml")
 # What tasks and datasets raise for data that is not there, or is not what the task expects.
-_LOAD_ERRORS = (OSError, RuntimeError, ValueError, KeyError, TypeError, ImportError, AssertionError)
+# What lm-eval, the code of its tasks and their data raise before anything is asked of a model.
+LOAD_ERRORS = (OSError, RuntimeError, ValueError, LookupError, TypeError, NameError, ImportError, AssertionError)
 
 
 def load_lm_eval_task(name: str, options: TaskOptions) -> LmEvalTask:
@@ -132,7 +133,7 @@ def _load(manager: Any, wanted: str) -> dict[str, Any]:
         return dict(manager.load([wanted])["tasks"])
     except ModuleNotFoundError as error:
         raise ConfigError(f"{LM_EVAL}{wanted} needs the package {error.name!r}: pip install {error.name}") from error
-    except (*_LOAD_ERRORS, DatasetsError) as error:
+    except (*LOAD_ERRORS, DatasetsError) as error:
         lines = str(error).strip().splitlines() or [""]
         raise DataError(
             f"{LM_EVAL}{wanted} cannot be loaded ({type(error).__name__}: {lines[0]}); a task whose data is on a hub "
