@@ -164,6 +164,8 @@ def test_without_the_package_its_figures_are_not_measured(velox_eval, quick, tmp
         (("--method", "tov"), "unknown method 'tov'; did you mean 'tova'?"),
         (("--budget", "0"), "budget=0 must be at least 1"),
         (("--repeats", "0"), "repeats=0 must be at least 1"),
+        (("--only", "run", "--max-tokens", "0"), "max_tokens=0 must be at least 1"),
+        (("--model", "m" * 5000), "mmm: File name too long"),
         (("--budget", "64", "--context", "32"), "context=32 must be at least budget=64"),
         (("--method", "full"), "full has no budget: name methods that evict"),
         (("--output", "/dev/null/speed.md"), "cannot make the folder /dev/null: File exists"),

@@ -70,6 +70,8 @@ def test_files_by_their_ending(velox_eval, results, tmp_path):
         (["full", "other"], "prefill_step is 256 and 512; --allow prefill_step"),
         (["nothing"], "no run 'nothing' under results"),
         (["results", "--baseline", "knorm"], "no run of the baseline 'knorm'"),
+        (["results", "--margin", "inf"], "margin=inf must be above 0, in units of the score"),
+        (["results", "--margin", "nan"], "margin=nan must be above 0, in units of the score"),
         (["results", "--format", "xml"], "unknown format 'xml'"),
         (["results", "-o", "missing/out.md"], "cannot write missing/out.md: there is no folder missing"),
         (["results", "-o", "results"], "cannot write results: it is a folder"),

@@ -48,6 +48,11 @@ def test_plan_draws(tiny_model_dir: Path, tmp_path: Path, ending: str) -> None:
         (["--answer", "0"], ConfigError, "answer='0'"),
         (["--device", "tpu"], ConfigError, "tpu"),
         (["--budget", "64", "--keep", "0.5"], ConfigError, "both"),
+        (["--budget", "0"], ConfigError, "budget=0 must be at least 1"),
+        (["--keep", "nan"], ConfigError, "keep=nan must be above 0 and at most 1"),
+        (["--keep", "0"], ConfigError, "keep=0 must be above 0 and at most 1"),
+        (["--keep", "1.5"], ConfigError, "keep=1.5 must be above 0 and at most 1"),
+        (["-o", "/dev/null/plan.svg"], ConfigError, "there is no folder /dev/null"),
     ],
 )
 def test_plan_refuses_in_one_line(tiny_model_dir: Path, options: list[str], error: type[Exception], said: str) -> None:
@@ -69,6 +74,9 @@ def test_advise_says_what_was_never_measured(tiny_model_dir: Path, tmp_path: Pat
     assert {table["where"] for table in found["tables"]} == {"other models"}
     alone = json.loads(call(*asked, "--no-bundled", "--json").stdout)
     assert alone["tables"] == []
+    missing = call("advise", "--model", str(tiny_model_dir), "--results", str(tmp_path / "reslts"))
+    assert isinstance(missing.exception, ConfigError)
+    assert "reslts: there is no such folder" in str(missing.exception)
     wrong = call(*asked, "--suite", str(tmp_path / "more.txt"))
     assert isinstance(wrong.exception, ConfigError)
 

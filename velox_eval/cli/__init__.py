@@ -70,15 +70,24 @@ app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
 app.command("schema")(schema.schema)
 
+LONGEST = 200  # characters of a path in a message
 USER_ERROR = 2  # also what typer exits with for an unknown option
 
 
 def main() -> None:
-    """Runs the command line; an error a user can act on is one line on stderr and exit code 2."""
+    """Runs the command line; an error a user can act on is one line on stderr and exit code 2.
+
+    So is what a disk refuses at a place that has no better words for it: a name that is too long, no space left.
+    """
     try:
         app()
     except VeloxEvalError as error:
         print(f"velox-eval: error: {plain(' '.join(str(error).split()))}", file=sys.stderr)
+        sys.exit(USER_ERROR)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"velox-eval: error: {plain(f'{str(error.filename)[:LONGEST]}: {error.strerror}')}", file=sys.stderr)
         sys.exit(USER_ERROR)
     except KeyboardInterrupt:  # before a command began, or the second one
         sys.exit(CANCELLED)

@@ -13,7 +13,8 @@ def inspect(
     run: Annotated[str, typer.Argument(help="Folder of a run, or its id under --results.")],
     sample: Annotated[str | None, typer.Option(help="Index or id of the sample. (default: the first answered)")] = None,
     output: Annotated[
-        Path | None, typer.Option(help="PNG or SVG to write. (default: inspect-<sample>.png in the run's folder)")
+        Path | None,
+        typer.Option("--output", "-o", help="PNG or SVG to write. (default: inspect-<sample>.png in the run's folder)"),
     ] = None,
     every: Annotated[int, typer.Option(min=1, help="Tokens between two looks at the caches.")] = 8,
     data: Annotated[str | None, typer.Option(help="Where the task's data is now, if it moved.")] = None,

@@ -42,12 +42,16 @@ def plan(
     from velox_eval.errors import ConfigError
     from velox_eval.pipelines.capacity import Wanted, plan_capacity
     from velox_eval.records.config import parse_bytes, parse_tokens
+    from velox_eval.runs.figures import check_figure_path, require_matplotlib
 
     if budget and keep:
         raise ConfigError(f"budget={budget[0]} and keep={keep[0]:g} are both given; give one of them")
     sizes: list[tuple[int | None, float | None]] = [(rows, None) for rows in budget or []]
     sizes += [(None, share) for share in keep or []]
     wanted = [Wanted(name, *size) for size in sizes or [(None, None)] for name in method or METHODS]
+    if output is not None:
+        check_figure_path(output)
+        require_matplotlib()
     skeleton = build_skeleton(model, device_named(device))
     asked = {
         "batch": batch,
@@ -63,9 +67,7 @@ def plan(
         _show(found)
     if output is not None:
         from velox_eval.pipelines.capacity_plot import draw_capacity, lengths_to_draw
-        from velox_eval.runs.figures import require_matplotlib
 
-        require_matplotlib()
         lengths = lengths_to_draw(max(prompts), max(answers))
         drawn = plan_capacity(skeleton, wanted, prompts=[max(prompts)], answers=lengths, **asked)  # type: ignore[arg-type]
         draw_capacity(drawn, output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -33,7 +34,9 @@ def load_runs(paths: Sequence[str | Path], results: str | Path = "results") -> l
         if is_results_folder(path):
             found = sorted(file.parent for file in Path(path).glob("*/run.json"))
         elif Path(path).is_dir() and not (Path(path) / "run.json").is_file():
-            raise StoreError(f"{path} holds no run: no run.json is in it or in its folders; name a results folder")
+            raise StoreError(
+                f"{Path(path)} holds no run: no run.json is in it or in its folders; name a results folder"
+            )
         else:
             found = [find_run(str(path), results)]
         for folder in found:
@@ -91,7 +94,7 @@ def _check(alpha: float, power: float, margin: float | None) -> None:
         raise ConfigError(f"alpha={alpha:g} must be above 0 and below 0.5")
     if not 0.5 <= power < 1:
         raise ConfigError(f"power={power:g} must be from 0.5 to below 1")
-    if margin is not None and not margin > 0:
+    if margin is not None and not 0 < margin < math.inf:
         raise ConfigError(f"margin={margin:g} must be above 0, in units of the score")
 
 

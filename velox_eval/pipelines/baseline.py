@@ -154,7 +154,10 @@ def read_night(path: Path) -> Night:
         raise DataError(f"{path}: not a baseline: {error}") from error
     version = row.get("schema_version") if isinstance(row, dict) else None
     if version != BASELINE_VERSION:
-        raise DataError(f"{path}: schema version {version!r}; this velox-eval reads {BASELINE_VERSION}")
+        raise DataError(
+            f"{path}: schema version {version!r}; this velox-eval reads {BASELINE_VERSION}. Move the file away, and "
+            "--update-baseline makes a new one"
+        )
     try:
         return Night.model_validate(row)
     except ValidationError as error:

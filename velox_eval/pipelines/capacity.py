@@ -189,6 +189,11 @@ def plan_capacity(
     for name, sizes in {"prompt": prompts, "answer": answers, "batch": [batch]}.items():
         if min(sizes, default=0) < 1:
             raise ConfigError(f"{name}={min(sizes, default=0)} must be at least 1")
+    for each in wanted:  # no method's affair: the same sizes are wrong for all of them
+        if each.budget is not None and each.budget < 1:
+            raise ConfigError(f"budget={each.budget} must be at least 1")
+        if each.keep is not None and not 0 < each.keep <= 1:
+            raise ConfigError(f"keep={each.keep:g} must be above 0 and at most 1")
     memory = machine_memory() if memory is None else memory
     planner = Planner(skeleton, prefill_step)
     room = memory - skeleton.weights_bytes

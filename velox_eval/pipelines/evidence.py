@@ -24,6 +24,7 @@ from velox_eval.records.output import check_file, write_text
 from velox_eval.records.schema import RunHeader, SampleRecord
 from velox_eval.records.store import StoredRun
 from velox_eval.runs.labels import budget_label
+from velox_eval.runs.plan import DEFAULT_RESULTS
 
 BASELINE = "full"
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -182,8 +183,11 @@ def read_measured(path: Path) -> list[Measured]:
 def gather(results: Path | None, *, bundled: bool = True) -> list[Measured]:
     """Returns the rows of the runs in `results` (where it is a folder of runs) and those that are bundled.
 
-    Of a run that is in both the stored one counts.
+    Of a run that is in both the stored one counts. Raises ConfigError for a folder that is none; the default one does
+    not have to be there.
     """
+    if results not in (None, DEFAULT_RESULTS) and not Path(results).is_dir():
+        raise ConfigError(f"--results {results}: there is no such folder")
     rows = measured_rows(load_runs([results])) if results is not None and is_results_folder(results) else []
     file = reference_file() if bundled else None
     known = {(row.run_id, row.baseline_run_id) for row in rows}

@@ -104,6 +104,8 @@ def nightly(
         raise ConfigError(f"alpha={alpha:g} must be between 0 and 1")
     if not 0 < speed_tolerance < 1:
         raise ConfigError(f"speed_tolerance={speed_tolerance:g} must be between 0 and 1")
+    if repeats < 1:
+        raise ConfigError(f"repeats={repeats} must be at least 1")
     observer, kept = observer or SweepObserver(), KeptModel()
     plan = plan_sweep(suite, results=results, again=True)
     before = _baseline(baseline, plan, update)

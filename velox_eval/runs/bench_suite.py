@@ -128,7 +128,8 @@ def asked_rows(
 
     The whole run is the first method's, at the first budget and batch. Raises ConfigError for what cannot work.
     """
-    for name, values in (("budget", budgets), ("batch", batches), ("context", contexts), ("samples", [samples])):
+    single = {"samples": [samples], "max_tokens": [max_tokens]}
+    for name, values in {"budget": budgets, "batch": batches, "context": contexts, **single}.items():
         for value in values:
             if value < 1:
                 raise ConfigError(f"{name}={value} must be at least 1")
