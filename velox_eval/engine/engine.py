@@ -351,6 +351,7 @@ class _Batch:
         self.engine = engine
         self.sequences: list[_Sequence] = []
         self.caches: list[Any] = []
+        self._joining: list[list[Any]] = []  # caches of the sequences that joined since the last step
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -368,14 +369,21 @@ class _Batch:
 
     def join(self, sequence: _Sequence) -> None:
         """Adds a prefilled sequence."""
-        caches = sequence.ready.session.caches
-        self.caches = stacked([self.caches, caches]) if self.sequences else caches
         self.sequences.append(sequence)
+        self._joining.append(sequence.ready.session.caches)
+
+    def _stack(self) -> None:
+        """Takes in the caches of all that joined at once: each time, the whole batch is copied."""
+        parts = [self.caches, *self._joining] if self.caches else self._joining
+        if self._joining:
+            self.caches = stacked(parts) if len(parts) > 1 else parts[0]
+            self._joining = []
 
     def step(self) -> list[Generation]:
         """Decodes one token of every sequence; returns the answers that are over."""
         engine = self.engine
         began = time.perf_counter()
+        self._stack()
         logits = engine.model(mx.array([[s.tokens[-1]] for s in self.sequences]), cache=self.caches)[:, -1]
         draws = [(s.request.sample_id, len(s.tokens)) for s in self.sequences]
         mx.async_eval([cache.state for cache in self.caches])
