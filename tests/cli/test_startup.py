@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +31,21 @@ def test_no_model_library_is_loaded(arguments):
 def test_starts_in_under_half_a_second(arguments):
     best = min(_seconds([sys.executable, "-m", "velox_eval.cli", *arguments]) for _ in range(3))
     assert best < 0.5
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("arguments", [["methods"], ["schema"]], ids=" ".join)
+def test_a_full_disk_behind_standard_output_is_one_line(arguments):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "velox_eval.cli", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr == "velox-eval: error: cannot use standard output: No space left on device\n"
 
 
 def _seconds(command):

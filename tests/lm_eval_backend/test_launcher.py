@@ -131,6 +131,8 @@ def test_a_shared_cache_is_refused_by_the_model_itself(
     [
         ((), "nope", "Tasks not found: nope .*ls tasks lists them"),
         (("--limit", "0"), "tiny_gen", "--limit 0 must be above 0"),
+        (("--limit", "nan"), "tiny_gen", "--limit nan must be above 0"),
+        (("--limit", "inf"), "tiny_gen", "--limit inf must be above 0"),
         (("--model", "hf"), "tiny_gen", "needs the package 'torch'"),
         (("--model", "no-such-model"), "tiny_gen", "cannot begin .*no-such-model"),
         (("--gen_kwargs", "{"), "tiny_gen", "cannot begin .*Invalid JSON"),

@@ -250,7 +250,7 @@ def test_check_writes_nothing_and_says_what_is_in_the_way(tmp_path):
     with pytest.raises(StoreError, match=r"cannot use the results folder .*: .*file is a file"):
         RunStore(tmp_path / "file" / "results").check()
     (tmp_path / "results" / "runs.jsonl").mkdir(parents=True)
-    with pytest.raises(StoreError, match=r"cannot use .*runs\.jsonl: Is a directory"):
+    with pytest.raises(StoreError, match=r"cannot read .*runs\.jsonl: Is a directory"):
         RunStore(tmp_path / "results").check()
 
 

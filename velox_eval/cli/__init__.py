@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import Any
 
@@ -70,6 +71,7 @@ app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
 app.command("schema")(schema.schema)
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 LONGEST = 200  # characters of a path in a message
 USER_ERROR = 2  # also what typer exits with for an unknown option
 
@@ -85,9 +87,10 @@ def main() -> None:
         print(f"velox-eval: error: {plain(' '.join(str(error).split()))}", file=sys.stderr)
         sys.exit(USER_ERROR)
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno not in FULL:
             raise
-        print(f"velox-eval: error: {plain(f'{str(error.filename)[:LONGEST]}: {error.strerror}')}", file=sys.stderr)
+        where = "standard output" if error.filename is None else str(error.filename)[:LONGEST]
+        print(f"velox-eval: error: cannot use {plain(where)}: {error.strerror}", file=sys.stderr)
         sys.exit(USER_ERROR)
     except KeyboardInterrupt:  # before a command began, or the second one
         sys.exit(CANCELLED)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -148,7 +149,7 @@ def _fill_in(chosen: argparse.Namespace) -> None:
     """Names our model where none is named, and gives tasks the folder of a model that only we know by name."""
     if getattr(chosen, "command", None) != "run" or getattr(chosen, "config", None) is not None:
         return
-    if chosen.limit is not None and chosen.limit <= 0:
+    if chosen.limit is not None and not 0 < chosen.limit < math.inf:
         raise ConfigError(f"--limit {chosen.limit:g} must be above 0: documents of each task, or a share of them")
     if chosen.model is None:
         chosen.model = "velox"

@@ -42,9 +42,12 @@ def read(path: Path) -> Lines:
     """Returns the rows of `path` without touching it; a missing file has none.
 
     A last line that lacks only its line end is a row. Raises StoreError naming file and line for any other
-    line that is not a JSON object.
+    line that is not a JSON object, and for a file that cannot be read.
     """
-    data = path.read_bytes() if path.exists() else b""
+    try:
+        data = path.read_bytes() if path.exists() else b""
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
     length = data.rfind(b"\n") + 1
     rows: list[dict[str, Any]] = []
     reader = jsonlines.Reader(io.BytesIO(data[:length]), loads=loads)
