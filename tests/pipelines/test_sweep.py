@@ -65,6 +65,7 @@ def test_tasks_and_methods_may_have_their_own_budgets(tmp_path: Path) -> None:
         (('name = "morphkv"', ""), "method.0.name: Field required"),
         (("n_sink = 2 }", 'n_sink = 2 }\ntasks = ["fidelty"]'), "did you mean 'fidelity'?"),
         (("[[task]]", "[[task"), "not a readable TOML file"),
+        (("limit = 2", 'data = "prompts\\u0000.jsonl"'), "a text holds the character \\u0000"),
     ],
 )
 def test_a_wrong_file_is_told_where(tmp_path: Path, change: tuple[str, str], says: str) -> None:

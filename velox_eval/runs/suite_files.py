@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,15 @@ def suite_names(kind: Kind) -> dict[str, str]:
     """Returns name -> summary of the suites of one kind that come with velox-eval."""
     tables = {path.stem: read_toml(path) for path in sorted((task_files() / "suites").glob("*.toml"))}
     return {name: str(table.get("summary", "")) for name, table in tables.items() if table.get("kind") == kind}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yields every text in what a TOML file holds."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)
 
 
 def read_suite_file(name: str, kind: Kind) -> tuple[Path, dict[str, Any]]:
@@ -33,6 +43,8 @@ def read_suite_file(name: str, kind: Kind) -> tuple[Path, dict[str, Any]]:
             raise ConfigError(f"{unknown_name('suite', name, known)}; a file's name ends with .toml")
         path = task_files() / "suites" / f"{name}.toml"
     table = read_toml(path)
+    if any("\0" in text for text in _texts(table)):
+        raise DataError(f"{path}: a text holds the character \\u0000, which no name or path may")
     found = table.pop("kind", None)
     if found != kind:
         reader = next((f" (`{COMMANDS[other]}` reads {other!r})" for other in COMMANDS if other == found), "")
