@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -106,6 +108,24 @@ def test_a_layer_that_is_asked_or_fed_by_itself_goes_on() -> None:
                 assert set(caches[0].policy_state) == {"voters", "paid", "base"}
         results.append([np.sort(np.array(cache.kept_positions())).tolist() for cache in caches])
     assert results[0] == results[1]
+
+
+def test_a_batch_that_takes_layers_in_lets_go_of_them_at_once() -> None:
+    """Without a garbage collection: buffers of whole layers would be held twice until then."""
+    case = next(case for case in TOGETHER if case.method == "morphkv")
+    model, sessions = batch(case, (30, 19))
+    with sessions[0]:
+        for session in sessions:
+            mx.eval(model(mx.array([[5]]), cache=session.caches))
+    parts = [session.caches for session in sessions]
+    before = [ref(cache) for part in parts for cache in part]
+    gc.disable()
+    try:
+        together = stacked(parts)
+        assert [cache() for cache in before] == [None] * len(before)
+    finally:
+        gc.enable()
+    assert len(together) == LAYERS
 
 
 def test_states_of_a_round_stay_small() -> None:

@@ -168,12 +168,14 @@ class EvictionCache(CountedCache):
 
     @property
     def held_slots(self) -> Slots:
+        """The slots, free ones included. Raises MethodError while nothing was fed."""
         if self.slots is None:
             raise MethodError("the cache is empty: nothing was fed yet")
         return self.slots
 
     @property
     def held(self) -> Slots:
+        """The slots that hold rows, in the sequence that holds most."""
         return self.held_slots.first(max(self.rows))
 
     def _set_batch(self, batch: int) -> None:
@@ -309,12 +311,18 @@ class EvictionCache(CountedCache):
 
     @policy_state.setter
     def policy_state(self, state: State) -> None:
+        if self.together is not None:
+            self.together.part()
         self._own_state = state
 
-    def release_state(self) -> State:
+    def lend_state(self) -> State:
         """Returns the policy's state and forgets it: it goes on among those of other layers."""
         state, self._own_state = self._own_state, {}
         return state
+
+    def take_back_state(self, state: State) -> None:
+        """Takes the policy's state from among those of other layers."""
+        self._own_state = state
 
     @property
     def _state_bytes(self) -> int:
@@ -327,8 +335,8 @@ class EvictionCache(CountedCache):
 
     @property
     def _place_bytes(self) -> int:
-        arrays = [] if self.slots is None else [self.slots.positions]
-        return sum(int(array.nbytes) for array in [*arrays, *([] if self._hole is None else [self._hole])])
+        arrays = [None if self.slots is None else self.slots.positions, self._hole]
+        return sum(int(array.nbytes) for array in arrays if array is not None)
 
     # Counting.
 

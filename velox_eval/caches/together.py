@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import ref
 
 from velox_eval.caches import policy_state
 from velox_eval.caches.base import EvictionCache
@@ -68,7 +69,8 @@ class Together:
     """
 
     def __init__(self, members: Sequence[EvictionCache]) -> None:
-        self.members = list(members)
+        # Weak: members hold this, and a cycle would keep their buffers until somebody collects garbage.
+        self._members = [ref(cache) for cache in members]
         self._waiting: dict[int, Step] = {}  # by the member's index
         self._state: State | None = None  # of all members; None while each has its own
         for cache in members:
@@ -82,17 +84,21 @@ class Together:
     @property
     def layer_bytes(self) -> int:
         """Bytes of one layer's part of `arrays`."""
-        return sum(int(array.nbytes) for array in self.arrays) // len(self.members)
+        return sum(int(array.nbytes) for array in self.arrays) // len(self._members)
 
     def add(self, step: Step) -> None:
         """Takes one layer's step; the last layer's has all of them choose."""
-        index = next(index for index, cache in enumerate(self.members) if cache is step.cache)
+        members = [member() for member in self._members]
+        index = next(index for index, cache in enumerate(members) if cache is step.cache)
         if index in self._waiting:
             self.part()  # a layer is a token ahead: the model does not run all of them
         self._waiting[index] = step
-        if len(self._waiting) == len(self.members):
-            if self._alike():
-                self._choose()
+        alive = [cache for cache in members if cache is not None]
+        if len(alive) < len(members):
+            self.part()
+        elif len(self._waiting) == len(members):
+            if _alike(alive):
+                self._choose(alive)
             else:
                 self.part()
 
@@ -100,30 +106,20 @@ class Together:
         """Gives each layer its own state, and has those that wait choose by themselves."""
         if self._state is not None:
             state, self._state = self._state, None
-            parts = {name: parted(array, len(self.members)) for name, array in state.items()}
-            for index, cache in enumerate(self.members):
-                cache.policy_state = {name: arrays[index] for name, arrays in parts.items()}
+            parts = {name: parted(array, len(self._members)) for name, array in state.items()}
+            for index, member in enumerate(self._members):
+                cache = member()
+                if cache is not None:
+                    cache.take_back_state({name: arrays[index] for name, arrays in parts.items()})
         waiting, self._waiting = self._waiting, {}
         for step in waiting.values():
             step.cache.choose(step)
 
-    def _alike(self) -> bool:
-        """Whether the layers hold as many rows and lose one at most, so that one layer's counts are all theirs."""
-        first, *others = self.members
-        if max(first.excess()) > 1:
-            return False
-        counts = first.budgets, first.starts, first.rows, first.tokens_seen, type(first.written)
-        return all(
-            counts == (cache.budgets, cache.starts, cache.rows, cache.tokens_seen, type(cache.written))
-            for cache in others
-        )
-
-    def _choose(self) -> None:
-        caches, policy = self.members, self.members[0].policy
-        rows = rows_of([self._waiting[index] for index in range(len(caches))])
+    def _choose(self, caches: Sequence[EvictionCache]) -> None:
+        rows, policy = rows_of([self._waiting[index] for index in range(len(caches))]), caches[0].policy
         self._waiting, state = {}, self._state
         if state is None:
-            own = [cache.release_state() for cache in caches]
+            own = [cache.lend_state() for cache in caches]
             state = {name: joined([each[name] for each in own]) for name in own[0]}
         self._state = None  # nothing else may hold what the policy writes to
         state = policy.observe(rows, policy_state.fitted(policy, state, rows.positions.shape[-1]))
@@ -131,3 +127,14 @@ class Together:
         self._state = evict_one(caches, rows, state, over) if any(over) else state
         for cache in caches:
             cache.count_aux(self.layer_bytes)
+
+
+def _alike(caches: Sequence[EvictionCache]) -> bool:
+    """Whether the layers hold as many rows and lose one at most, so that one layer's counts are all theirs."""
+    first, *others = caches
+    if max(first.excess()) > 1:
+        return False
+    counts = first.budgets, first.starts, first.rows, first.tokens_seen, type(first.written)
+    return all(
+        counts == (cache.budgets, cache.starts, cache.rows, cache.tokens_seen, type(cache.written)) for cache in others
+    )
