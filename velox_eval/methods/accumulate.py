@@ -23,6 +23,11 @@ def fresh(rows: Rows) -> mx.array:
     return rows.positions > rows.newest - rows.new_keys.shape[2]
 
 
+def _has_earlier(rows: Rows) -> bool:
+    """Whether a single row came in, and none is the first of its sequence: then all have some row to pay to."""
+    return rows.new_keys.shape[2] == 1 and min(rows.seen, default=0) > 1
+
+
 def placed(rows: Rows, old: mx.array | None, new: mx.array) -> mx.array:
     """Returns per-slot numbers [B, H, C]: `new` [B, H, S] at the rows that just came in, `old` at the others."""
     if rows.new_slots is not None:
@@ -38,14 +43,17 @@ def key_attention(rows: Rows, counted: mx.array | None = None) -> mx.array:
     """
     if rows.new_keys.shape[2] == 1:
         logits = newest_key_logits(rows)
+        before = (rows.positions < rows.newest)[:, :, None]
     else:
         logits = rows.products(rows.new_keys.astype(mx.float32)) * (1.0 / float(rows.head_dim) ** 0.5)
-    before = rows.positions[:, :, None] < new_positions(rows)
+        before = rows.positions[:, :, None] < new_positions(rows)
     if rows.any_free:
         before = before & (rows.positions[:, :, None] >= 0)
     if counted is not None:
         before = before & counted[:, :, None]
     weights = mx.softmax(mx.where(before, logits, -mx.inf), axis=-1)
+    if counted is None and _has_earlier(rows):
+        return weights
     return mx.where(before, weights, 0.0)  # also where there was nothing to pay to
 
 
@@ -91,7 +99,7 @@ def accumulated(
         fading = mx.array([decay ** (new - 1 - step) for step in range(new)], mx.float32)
         gained = fading @ received  # over the new rows
     start: mx.array | float = 0.0
-    if first:
+    if first and not _has_earlier(rows):
         start = mx.where(rows.positions == 0, first * decay ** (new - 1), 0.0)
     if scores is None:
         return gained + start
