@@ -43,7 +43,7 @@ def test_rules_need_no_key_and_no_network(velox_eval, run_arguments, monkeypatch
     for name in ("OPENAI_API_KEY", "VELOX_EVAL_JUDGE_KEY"):
         monkeypatch.delenv(name, raising=False)
     done = velox_eval(*run_arguments, "--judge", "rules", "--json", "--quiet")
-    assert (done.returncode, json.loads(done.stdout)["identity"]["judge"]) == (0, "rules@1")
+    assert (done.returncode, json.loads(done.stdout)["identity"]["judge"]) == (0, "rules@2")
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def make_run(
         "model_sha256": "a" * 64,
         "device": "cpu",
         "route": "float32",
-        "judge": "rules@1",
+        "judge": "rules@2",
         "versions": {"mlx": "0.32.4"},
         "rescored_from": None,
     }

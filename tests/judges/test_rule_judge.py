@@ -113,4 +113,4 @@ def test_words_in_other_scripts_are_found() -> None:
 
 
 def test_the_judge_names_its_version() -> None:
-    assert RuleJudge().id == "rules@1"
+    assert RuleJudge().id == "rules@2"

@@ -20,7 +20,7 @@ def make_identity(**changes: Any) -> Identity:
         "model_sha256": "m" * 64,
         "device": "cpu",
         "route": "float32",
-        "judge": "rules@1",
+        "judge": "rules@2",
         "versions": {"mlx": "0.32.4"},
     }
     return Identity(**(fields | changes))

@@ -173,7 +173,7 @@ def test_scoring_again_with_another_judge(options, judged, server, tmp_path):
     second = rescore(
         first.path, results=options().results, judge=server.judge, judging=JudgeOptions(cache=tmp_path / "replies")
     )
-    assert (first.header.identity.judge, second.header.identity.judge) == ("rules@1", server.id)
+    assert (first.header.identity.judge, second.header.identity.judge) == ("rules@2", server.id)
     assert [r.response for r in second.samples] == [r.response for r in first.samples]
     repeated = rescore(second.path, results=options().results, judging=JudgeOptions(2, cache=tmp_path / "replies"))
     assert repeated.header.config.judge_repeats == 2

@@ -195,13 +195,13 @@ def test_stored_ratings_are_read_and_named(score: Score, tmp_path: Path) -> None
     ]
     assert "Clarity is 7" in result.samples[1].unscored["s_q"]
     assert result.header.summary.n_unscored == 1
-    assert result.header.identity.judge == "rules@1+stored:mistral-large"
+    assert result.header.identity.judge == "rules@2+stored:mistral-large"
     assert result.header.responses.rated_by == "mistral-large"
     unnamed = score(rated, fields={"ratings": "scores"})
-    assert unnamed.header.identity.judge == "rules@1+stored:unknown"
+    assert unnamed.header.identity.judge == "rules@2+stored:unknown"
     anew = rescore(result.path, results=tmp_path / "results")
     assert "s_q" not in anew.header.summary.scores
-    assert (anew.header.identity.judge, anew.header.responses.rated_by) == ("rules@1", None)
+    assert (anew.header.identity.judge, anew.header.responses.rated_by) == ("rules@2", None)
 
 
 def test_a_stored_run_of_ours_can_be_read_as_a_file(score: Score, data: Path, tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_scores_without_a_judge_that_rates_leave_quality_out() -> None:
     assert scored.scores["long_repetition"].value is None
     assert not any(name.startswith("s_q") for name in scored.scores)
     assert scored.unscored == {}
-    assert scored.details["s_q"] == "left out: judge rules@1 does not rate texts"
+    assert scored.details["s_q"] == "left out: judge rules@2 does not rate texts"
 
 
 def test_an_empty_answer_scores_zero() -> None:

@@ -38,7 +38,7 @@ class Judge(ABC):
     @property
     @abstractmethod
     def id(self) -> str:
-        """Name and version, part of every record: `rules@1`, `openai:gpt-4o@api.openai.com#1`."""
+        """Name and version, part of every record: `rules@2`, `openai:gpt-4o@api.openai.com#1`."""
 
     @property
     def rates(self) -> bool:

@@ -4,90 +4,187 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
-_WORD = re.compile(r"\w+(?:'\w+)*")
-_SENTENCE_END = re.compile(r"[.!?;\n]+(?=\s|$)|\n+")
-_SPELLING = {
-    "theatre": "theater",
-    "centre": "center",
-    "movie": "film",
-    "telephone": "phone",
-    "bike": "bicycle",
-    "photo": "photograph",
-    "gymnasium": "gym",
-    "mum": "mother",
-    "mom": "mother",
-    "dad": "father",
-    "officer": "policeman",  # not somebody's office
-}
-_SUFFIXES = ("ations", "ation", "ings", "ing", "ists", "ist", "ians", "ian", "ers", "er", "ed", "al", "es", "s")
+from velox_eval.judges.vocabulary import FAMILY, IRREGULAR, PHRASES, WHOLE, word_set
+
+_WORD = re.compile(r"\w+(?:'\w+)*'?")
+_BETWEEN = re.compile(r"(?P<sentence>[.!?]+[\"')\]*]*(?=\s|$)|[;\n])|(?P<clause>[:()\[\]—–]|\s-\s|,)")
+_TITLES = {"dr", "mr", "mrs", "ms", "st", "prof"}  # their full stop ends no sentence
+# Words that begin a clause of their own where one of these, or the word after a comma, stands.
+_CLAUSE_WORDS = word_set(
+    """
+    but although though because since so while whereas yet until unless when which who
+    """
+)
+_AFTER_COMMA = word_set(
+    """
+    i we he she they it you this there here then and instead whose where as where's that's it's i'm we're today
+    now
+    """
+)
+_OWN_CLAUSE = word_set("i we he she they it there this")  # "... and we went on"
+
+_ENDINGS = (
+    "ations",
+    "ation",
+    "ated",
+    "ating",
+    "ates",
+    "ate",
+    "ings",
+    "ing",
+    "ists",
+    "ist",
+    "ians",
+    "ian",
+    "eries",
+    "ery",
+    "ers",
+    "er",
+    "ors",
+    "or",
+    "ied",
+    "ed",
+    "ally",
+    "al",
+    "ment",
+    "ly",
+)
 _DOUBLED = re.compile(r"([bdgklmnprt])\1$")
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-STOP_WORDS = _words(
-    """a an the of in on at to for with by from and or as into its it this that my our his her their your own each"""
-)
-# Words that say how, not what: a text that has the rest of a description has the thing.
-WEAK_WORDS = _words(
-    """
-    attend attending join joining participate participating visit visiting explore exploring go going take taking
-    volunteer volunteering play have enjoy discover discovering trip
-    local large small extensive comprehensive big various public major area areas new old specializing like special
-    assorted fresh city week weekly weekend monthly annual long
-    """
-)
-_IRREGULAR = {"children": "child", "wives": "wife", "people": "person"}
-
-
-# Kept whole: their endings are no endings.
-_WHOLE = _words("mother father brother sister daughter grandmother grandfather butter water summer winter")
+_SHORT = re.compile(r"[^aeiou][aeiouy][^aeiouwxy]$")  # "hik", "bak": an "e" is gone
+_VOWEL = re.compile(r"[aeiouy]")
 
 
 @dataclass(frozen=True)
 class Token:
-    """One word of a passage: as written (lower case), its stem, and the number of its sentence."""
+    """One word of a passage: as written (lower case), for what noun and root it stands, and where.
+
+    `noun` is its singular, `root` also drops what makes other kinds of words of it ("photographers" -> "photograph").
+    Numbers of sentence, clause and item (what stands between commas) count through the passage.
+    """
 
     word: str
-    stem: str
+    noun: str
+    root: str
     sentence: int
+    clause: int
+    item: int
+    capital: bool
 
 
 def normal(text: str) -> str:
     """Returns `text` in lower case with one kind of apostrophe and hyphens as spaces."""
-    folded = unicodedata.normalize("NFKC", text).casefold()
-    return re.sub(r"(?<=\w)[-‐‑–](?=\w)", " ", folded.replace("’", "'").replace("‘", "'"))
+    return _unified(text).casefold()
+
+
+def _unified(text: str) -> str:
+    folded = unicodedata.normalize("NFKC", text).replace("’", "'").replace("‘", "'")
+    return re.sub(r"(?<=\w)[-‐‑–](?=\w)", " ", folded)
 
 
 def tokenise(text: str) -> list[Token]:
-    """Returns the words of `text` in order."""
-    tokens = []
-    for number, sentence in enumerate(_SENTENCE_END.split(normal(text))):
-        for match in _WORD.finditer(sentence):
-            tokens.append(Token(match[0], stem(match[0]), number))
-    return tokens
+    """Returns the words of `text` in order, phrases of one meaning replaced by their common one."""
+    whole = _unified(text)
+    tokens: list[Token] = []
+    sentence = clause = item = end = 0
+    for match in _WORD.finditer(whole):
+        word = match[0].casefold()
+        gap, end = whole[end : match.start()], match.end()
+        before = tokens[-1].word if tokens else ""
+        comma = False
+        if gap != " ":
+            for found in _BETWEEN.finditer(gap):
+                if found["sentence"] and not (before in _TITLES and found["sentence"] == "."):
+                    sentence, clause, item = sentence + 1, clause + 1, item + 1
+                elif found["clause"] == ",":
+                    comma, item = True, item + 1
+                else:
+                    clause += 1
+        if comma and before == "no":
+            tokens[-1] = replace(tokens[-1], word="no,")  # "a deck, no, a garden": an exclamation
+        starts = word in _CLAUSE_WORDS or (comma and word in _AFTER_COMMA)
+        if tokens and (starts or (word in _OWN_CLAUSE and before == "and")):
+            clause += 1
+        word = (word if word.endswith("s'") else word.rstrip("'")).strip("_")
+        noun = singular(word)
+        capital = match[0][0].isupper()
+        tokens.append(Token(word, noun, root(noun), sentence, clause, item, capital))
+    return _with_phrases(tokens)
 
 
-def stem(word: str) -> str:
-    """Returns a light stem: possessive, plural and the commonest endings off, never under four letters."""
-    word = re.sub(r"'s$|'$", "", word)
-    word = _SPELLING.get(word, _IRREGULAR.get(word, word))
-    word = word[:-1] if word[:-1] in _WHOLE and word.endswith("s") else word
-    if word.isdigit() or not word.isascii() or word in _WHOLE:
-        return word
-    for _ in range(2):  # painters -> painter -> paint
-        for suffix in _SUFFIXES:
-            if word.endswith(suffix) and len(word) - len(suffix) >= (3 if suffix in {"s", "ing"} else 4):
-                if suffix == "s" and word.endswith("ss"):
-                    continue
-                word = word[: -len(suffix)]
+def _with_phrases(tokens: list[Token]) -> list[Token]:
+    """The tokens with every phrase of _BY_FIRST, the longest first, in its common wording."""
+    result: list[Token] = []
+    at = 0
+    while at < len(tokens):
+        for said, meant in _BY_FIRST.get(tokens[at].root, ()):
+            part = tokens[at : at + len(said)]
+            if tuple(token.root for token in part) == said and part[0].sentence == part[-1].sentence:
+                first, last = part[0], part[-1]
+                for word in meant:
+                    noun = singular(word)
+                    place = (first.sentence, first.clause, last.item, first.capital)
+                    result.append(Token(word, noun, root(noun), *place))
+                at += len(said)
                 break
-    if len(word) > 3:
+        else:
+            result.append(tokens[at])
+            at += 1
+    return result
+
+
+@lru_cache(maxsize=1 << 14)
+def singular(word: str) -> str:
+    """Returns the singular without possessive, of a family of words the one that stands for it."""
+    word = re.sub(r"'s$|'$", "", word)
+    word = IRREGULAR.get(word, word)
+    if word in FAMILY:
+        return FAMILY[word]
+    if word.isascii() and word not in WHOLE and len(word) > 3 and not word.endswith(("ss", "us", "is")):
+        if word.endswith("ies") and len(word) > 4:
+            word = word[:-3] + "y"
+        elif word.endswith(("ches", "shes", "sses", "xes", "zzes")):
+            word = word[:-2]
+        elif word.endswith("s"):
+            word = word[:-1]
+    return FAMILY.get(word, word)
+
+
+@lru_cache(maxsize=1 << 14)
+def root(noun: str) -> str:
+    """Returns a light root: endings that make verbs, agents and adjectives off, never under three letters."""
+    word = noun
+    if not word.isascii() or not word.isalpha():
+        return word
+    for _ in range(2):  # dressmakers -> dressmaker -> dressmak
+        ending = next((end for end in _ENDINGS if word.endswith(end)), None)
+        if word in WHOLE or ending is None:
+            break
+        bare = word[: -len(ending)]
+        if ending == "ied":
+            word = bare + "y"
+        elif len(bare) < 3 or not _VOWEL.search(bare):
+            break
+        elif _DOUBLED.search(bare):
+            word = bare[:-1]
+        else:
+            word = bare + "e" if len(bare) == 3 and _SHORT.search(bare) else bare
+    if word not in WHOLE and len(word) > 4:
+        word = re.sub(r"(?:y|ie|i|e)$", "", word)
         word = _DOUBLED.sub(r"\1", word)
-    if word.endswith(("y", "ie", "i")) and len(word) > 4:
-        word = re.sub(r"(y|ie|i)$", "", word)
-    return word[:-1] if word.endswith("e") and len(word) > 4 else word
+    return word
+
+
+def _phrases(lines: str) -> dict[str, list[tuple[tuple[str, ...], Sequence[str]]]]:
+    by_first: dict[str, list[tuple[tuple[str, ...], Sequence[str]]]] = {}
+    for line in lines.strip().splitlines():
+        said, meant = line.split(" > ")
+        roots = tuple(root(singular(word)) for word in said.split())
+        by_first.setdefault(roots[0], []).append((roots, meant.split()))
+    return {first: sorted(found, key=lambda pair: -len(pair[0])) for first, found in by_first.items()}
+
+
+_BY_FIRST = _phrases(PHRASES)
