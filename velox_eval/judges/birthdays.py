@@ -51,6 +51,7 @@ _NOT_THE_DAY = re.compile(
     r"\b(?:(?:day|days|week|weeks|month|months|soon|shortly) (?:before|after)|since|ahead of|leftovers from|until)"
     r"(?: \w+){0,4}$"
 )
+_ORDINAL = re.compile(r"\d{2}th$|\w+(?:ieth|teenth)$")  # "Dad's seventieth"
 _YOURSELF = "yourself"
 _FIRST_PERSON = {"i", "me", "my", "we", "our", "us", "i'm", "mine", "i've", "we're"}
 _NEAR = 6  # tokens between a person and the birthday
@@ -76,6 +77,9 @@ def has_birthday(tokens: Sequence[Token], person: str, stands: Callable[[int], b
             found = people.celebrates(index) and people.on_the_day(index)
         elif token.word in _TURNED:
             found = people.age_follows(index) and people.is_subject(index)
+        elif _ORDINAL.match(token.word) and index:
+            owned = tokens[index - 1].word.endswith("'s") and people.names_it(index - 1)
+            found = owned and any(other.noun in {"birthday", "cake", "candle"} for other in tokens)
         elif token.word in _BLEW:
             following = {other.noun for other in tokens[index + 1 : index + 6]}
             found = bool(following & {"candle"}) and people.is_subject(index)
@@ -119,6 +123,10 @@ class _People:
         return (
             token.capital and token.sentence == sentence and not known and token.word != "i" and (not starts or at > 0)
         )
+
+    def names_it(self, at: int) -> bool:
+        """Whether the token at `at` names the person."""
+        return self._is(at)
 
     def celebrates(self, at: int) -> bool:
         """Whose birthday the word at `at` is: a possessive before it, a pronoun's owner, or "of/for X" after it."""

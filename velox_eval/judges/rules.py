@@ -26,12 +26,13 @@ from velox_eval.judges.standing import Entry, read, stands
 from velox_eval.judges.vocabulary import OCCASIONS, STOP_WORDS, WEAK_WORDS, word_set
 from velox_eval.judges.wording import Token, normal, root, singular, tokenise
 
-_NEAR_PLACE, _NEAR_DISH, _NEAR_EVENT = 8, 8, 16  # tokens that the words of one description may be apart
+_NEAR_PLACE, _NEAR_DISH, _NEAR_EVENT = 10, 8, 16  # tokens that the words of one description may be apart
 _PLACE, _DIARY, _NAME, _DISH = "place", "diary", "name", "dish"
 _LOOSE = re.compile(r"\b(?:and|or|with|of|in|by|for|from|to|at|on|across|along|during|like)\b")
 _BEFORE_DETAIL = re.compile(r"\b(?:with|for)\b")  # "hospital with various departments" is a hospital
 _BEFORE_COMPLEMENT = re.compile(r"\b(?:for|with|of|in|by|from|at|to)\b")
-_HAVING = {"of", "for", "on", "in", "with", "where", "sells", "selling", "serves", "serving"}
+_GOES_ON = re.compile(r"continu(?:e|es|ed|ing|ation)$")
+_HAVING = {"stands", "sits", "lies", "of", "for", "on", "in", "with", "where", "sells", "selling", "serves", "serving"}
 # A place whose kind has several names: one of these may stand for another after the same modifier.
 _KINDS = [
     frozenset(line.split())
@@ -123,7 +124,7 @@ def _parts(description: str) -> list[str]:
 def _has(entry: Entry, part: str, number: int) -> bool:
     persons = asked_persons(part)
     if persons is not None:
-        return any(has_birthday(entry.tokens, person, lambda at: stands(entry, at)) for person in persons)
+        return any(has_birthday(entry.tokens, person, lambda at: stands(entry, at, scope=3)) for person in persons)
     kind = _PLACE if entry.about_places else _DIARY if not entry.is_menu else _DISH if number else _NAME
     asked = _asked(part, kind)
     reach = _NEAR_PLACE if entry.about_places else _NEAR_DISH if entry.is_menu else _NEAR_EVENT
@@ -132,6 +133,8 @@ def _has(entry: Entry, part: str, number: int) -> bool:
     for anchor in sorted({start for found in places for start in found}):
         window = [next((at for at in found if anchor <= at <= anchor + reach), None) for found in places]
         hits = [at for at in window if at is not None]
+        if entry.about_places and _goes_on(entry, asked, window):
+            return True
         if len(hits) >= asked.need and _belong_together(entry, asked, window, hits):
             return True
     return False
@@ -149,7 +152,7 @@ def _asked(part: str, kind: str) -> _Asked:
     count = len(words)
     named = {token.noun for token in tokenise(_BEFORE_COMPLEMENT.split(kept)[0])}
     loose = _LOOSE.search(kept) is not None and (" and " in kept or sum(word.noun in named for word in words) > 1)
-    need = count if count <= 2 or (count == 3 and not loose) else -(-2 * count // 3)
+    need = count if count <= 2 or (count == 3 and (not loose or kind == _NAME)) else -(-2 * count // 3)
     head = max((index for index, word in enumerate(words) if word.noun in named), default=count - 1)
     return _Asked(tuple(words), need, head, " and " in kept, kind)
 
@@ -164,6 +167,7 @@ def _places_of(entry: Entry, asked: _Asked, index: int) -> list[int]:
     word = asked.words[index]
     strict = entry.about_places and index == asked.head and not word.word.endswith("ing")
     forms = {word.noun} if strict else {word.root}
+    own = next(iter(forms))
     if strict and len(asked.words) > 1:
         forms |= next((kinds for kinds in _KINDS if word.noun in kinds), frozenset())
     for first, second in pairwise(asked.words):
@@ -173,7 +177,7 @@ def _places_of(entry: Entry, asked: _Asked, index: int) -> list[int]:
     found = []
     for at, token in enumerate(tokens):
         form = token.noun if strict else token.root
-        split = form not in forms and at + 1 < len(tokens) and _joined(token, tokens[at + 1], strict) in forms
+        split = at + 1 < len(tokens) and _joined(token, tokens[at + 1], strict) == own
         if (form in forms or split) and (not strict or _is_the_thing(entry, asked, at)) and stands(entry, at):
             found.append(at)
     return found
@@ -213,6 +217,17 @@ def _belong_together(entry: Entry, asked: _Asked, window: Sequence[int | None], 
     return not entry.about_places or _names_a_place(entry, asked, window, hits)
 
 
+def _goes_on(entry: Entry, asked: _Asked, window: Sequence[int | None]) -> bool:
+    """Whether the entry says that a place of several entries goes on: "The gym continues on this floor"."""
+    at = window[asked.head]
+    if at is None:
+        return False
+    tokens = entry.tokens
+    plain = at == 0 or tokens[at - 1].word in STOP_WORDS | WEAK_WORDS
+    near = tokens[max(0, at - 4) : at + 5]
+    return plain and any(_GOES_ON.match(token.word) and token.sentence == tokens[at].sentence for token in near)
+
+
 def _names_a_place(entry: Entry, asked: _Asked, window: Sequence[int | None], hits: Sequence[int]) -> bool:
     """Whether the head is there, and what stands before it in the description belongs to it.
 
@@ -220,11 +235,14 @@ def _names_a_place(entry: Entry, asked: _Asked, window: Sequence[int | None], hi
     "a recording booth and a dance studio". "X and Y Z" is one place of two kinds: both of them are enough.
     """
     tokens = entry.tokens
-    if tokens[min(hits)].sentence != tokens[max(hits)].sentence:
-        return False
     at = window[asked.head]
+    if tokens[min(hits)].sentence != tokens[max(hits)].sentence:
+        # "A vet looks after dogs here. The clinic ..."
+        return at is not None and at == max(hits) and tokens[at - 1].word in {"the", "this"}
     if at is None:
         return asked.joined
+    if asked.words[asked.head].noun == "rent":
+        return True  # "rent bicycles" is bicycle rental
     early = [other for other in window[: asked.head] if other is not None]
     if any(other > at for other in early):
         return at + 1 < len(tokens) and tokens[at + 1].word in _HAVING

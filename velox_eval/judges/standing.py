@@ -44,7 +44,8 @@ _NOT_NEGATED = word_set(
     """
 )
 _CALLED_OFF = re.compile(
-    r"\b(?:cancell?ed|postponed|rescheduled|abandoned|called off|rained off|fell through|sold out|off the menu|"
+    r"\b(?:cancell?ed|postponed|rescheduled|abandoned|"
+    r"call(?:ed)? (?:it |them )?off|put (?:it )?off|rained off|fell through|sold out|off the menu|"
     r"never (?:built|opened|held|came|happened|finished|took)|moved (?:to|away|out)|gave way|made way|"
     r"(?:is|was|are|were|stays?|stayed|remains?|remained|be|been) (?:closed|off|shut|gone|unavailable|missing|delayed)|"
     r"(?:is|was|are|were) not (?:here|on|in|part|held|available|served|open|offered)|"
@@ -64,6 +65,7 @@ _OTHER_TIME = re.compile(
     r"(?:plan|plans|planned|planning) (?:to|for|her|his|my|our|the)|would (?:like|love|have|be)|should have|could have|"
     r"(?:will|we'll|i'll|going to|might|may) (?:be|have|take|hold|host|celebrate|go|join|attend|"
     r"start|begin|come|return|visit)|"
+    r"i (?:had )?(?:dreamed|dreamt|imagined|pretended)|"
     r"(?:talk|talks|talked|thought|think|thinking|dream|dreams|dreamed|dreamt|dreaming) of|around the corner|coming up|"
     r"upcoming|i remember(?:ed)? (?:the|how|when|last|our|my)|memories of|when i was|as a child|"
     r"(?:signed|signing|sign) (?:\w+ ){0,2}up|registered|enrolled|getting ready for|prepar\w+ for|preparations for)\b"
@@ -76,7 +78,7 @@ _TALK = re.compile(
 )
 _FORMER = re.compile(
     r"\b(?:once (?!an? (?:year|week|month|day|hour))|formerly|former|previously|used to (?:be|house|hold|stand|have)|"
-    r"(?:was|were) (?:\w+ )?planned|plans for|next year|last year)(?!.*\b(?:now|today)\b)"
+    r"(?:was|were) (?:\w+ )?planned|(?:meant|supposed) to be|plans for|next year|last year)(?!.*\b(?:now|today)\b)"
 )
 _FORMER_AFTER = re.compile(
     r"\b(?:used to|once stood|years ago|(?:was|were) (?:once |originally )?(?:planned|proposed)|until \d{4}|"
@@ -118,7 +120,7 @@ _BREAKS = word_set(
 _SEEING = word_set(
     """
     see sees seen view views overlook overlooks overlooking look looks looking connects connected connecting
-    reaches brings walk supplies delivers leads visible
+    reach reaches brings walk supplies delivers leads visible
     """
 )
 _BESIDE = word_set(
@@ -142,6 +144,12 @@ _AFTER = re.compile(
     r"(?:on|in) the (?:floor|level|storey|block) (?:above|below|next)|"
     r"(?:one|two|three|four|five|\d+|several|few) (?:floor|level|block|storey|street|stop)s? "
     r"(?:up|down|above|below|away|over|further|lower|higher|east|west|north|south|off)))\b"
+)
+# "Next door is the brewery": what follows such a beginning is elsewhere.
+_ELSEWHERE = re.compile(
+    r"^(?:and |but )?(?:right |just )?(?:next door|opposite|nearby|upstairs|downstairs|across (?:the|from)|further|"
+    r"(?:next to|beside|behind) (?:it|this)|(?:one|two|three|a few) (?:floor|level|block|street)s? \w+)\b"
+    r".*\b(?:is|are|was|were|stands?|lies?|sits?)\b"
 )
 _NUMBERED = re.compile(
     r"\b(?:floor|block|level)s? (\d{1,9})(?: (?:to|and|through) (?:floor |block |level )?(\d{1,9}))?"
@@ -171,14 +179,19 @@ def read(passage: str) -> Entry:
     return Entry(tokens, kinds[-1] in _PLACES, kinds[0] == "menu", int(header["number"]), normal(header[0]))
 
 
-def stands(entry: Entry, at: int) -> bool:
-    """Returns whether the mention at token `at` is of something that this entry has."""
+def stands(entry: Entry, at: int, scope: int = _WINDOW) -> bool:
+    """Returns whether the mention at token `at` is of something that this entry has.
+
+    A negation counts when it stands at most `scope` words before it.
+    """
     clause = _Clause(entry, at)
-    if _negated(clause) or _CALLED_OFF.search(" ".join([*clause.after, *clause.goes_on])):
+    if _negated(clause, scope) or _CALLED_OFF.search(" ".join([*clause.after, *clause.goes_on])):
         return False
     if entry.about_places:
         return not (_former(clause) or _pointed_at(clause) or _numbered_otherwise(entry, clause))
     said = " ".join([*clause.earlier, *clause.all])
+    if clause.at_last:
+        return True  # "we had looked forward to it for weeks, and on Sunday we finally went"
     if _OTHER_TIME.search(said) or _OTHER_TIME.search(" ".join(clause.goes_on)):
         return False
     return entry.is_menu or not _TALK.search(" ".join(clause.before))
@@ -198,6 +211,8 @@ class _Clause:
         self.before = [token.word for token in tokens[max(start, at - _WINDOW) : at]]
         self.after = [token.word for token in tokens[at + 1 : min(end, at + 1 + _WINDOW)]]
         self.goes_on: list[str] = []
+        rest = (token for token in tokens[end : end + 2 * _WINDOW] if token.sentence == mention.sentence)
+        self.at_last = any(token.word == "finally" for token in rest)
         if end < len(tokens) and tokens[end].sentence == mention.sentence:
             following = [token.word for token in tokens[end : min(end + _WINDOW, _span(tokens, end)[1])]]
             joined = following[0] in {"but", "and"} and not _SAME_THING.intersection(following[1:2])
@@ -221,10 +236,10 @@ def _span(tokens: Sequence[Token], at: int) -> tuple[int, int]:
     return start, end
 
 
-def _negated(clause: _Clause) -> bool:
+def _negated(clause: _Clause, scope: int) -> bool:
     before = clause.before
     listed = 3 if "or" in before[-4:] or "and" in before[-4:] else 0  # "no pharmacy, clinic or spa"
-    for distance, word in enumerate(reversed(before)):
+    for distance, word in enumerate(reversed(before[-scope:])):
         at = len(before) - 1 - distance
         following = before[at + 1] if distance else clause.mention
         reach = 6 if word.endswith("n't") else _NOT.get(word, 0)
@@ -263,7 +278,8 @@ def _pointed_at(clause: _Clause) -> bool:
             break  # "Behind padded doors, the pupils of ..."
         if word in _POINTING and distance < (7 if chained else 4) and _governs(word, prior, following, distance):
             return True
-    return _AFTER.match(" ".join(clause.after)) is not None
+    after = _AFTER.match(" ".join(clause.after))
+    return after is not None or _ELSEWHERE.search(" ".join(before)) is not None
 
 
 def _governs(word: str, prior: str, following: str, distance: int) -> bool:

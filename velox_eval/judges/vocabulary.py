@@ -20,7 +20,7 @@ WEAK_WORDS = word_set(
     attend attending join joining participate participating visit visiting explore exploring go going take
     taking part volunteer volunteering play have enjoy discover discovering trip focused guided local large
     small extensive comprehensive big various public major new old specializing like special village assorted
-    fresh city week weekly weekend biweekly monthly annual long old random amateur dish dishes session sessions
+    fresh city week weekly weekend biweekly monthly annual long old private random amateur dish dishes session sessions
     event
     """
 )
@@ -64,18 +64,16 @@ investigator detective investigative
 pharmacy drugstore pharmacist apothecary
 shop store
 market marketplace
-rent rental hire
 football soccer
-hike trek
 holiday vacation
 class course lesson
 school academy
 wedding marry married marriage wed
-harvest pick
+practice rehearsal
+rent rental hire
+lost missing stray
 call rang rung
-practice practise rehearsal rehearse
 club group circle society
-clean sweep swept
 night evening
 guest visitor
 horse horseback
@@ -83,7 +81,6 @@ recreation recreational leisure
 headquarters hq headquarter
 barbecue bbq barbeque
 stew ragout
-donation donate
 pottery potter ceramic ceramics clay
 music musical musician
 tech technology technological
@@ -146,6 +143,15 @@ _IRREGULAR = """
 """
 IRREGULAR = dict(pair.split(":") for pair in _IRREGULAR.split())
 FAMILY = {word: line.split()[0] for line in _FAMILIES.strip().splitlines() for word in line.split()[1:]}
+# Families of verbs: whatever their form, they count as the first.
+VERBS = """
+harvest pick
+hike trek
+clean sweep swept
+practice practise rehearse
+rent hire
+donate give
+"""
 # Phrases of one meaning here, by their stems: what a text may say, and what it is taken for.
 PHRASES = """
 movie theater > cinema
@@ -176,7 +182,6 @@ crèche > daycare
 day nursery > daycare
 puncture > flat tyre
 florist > flower shop
-give blood > blood donation
 shopping center > shopping mall
 mall > shopping mall
 shopping mall > shopping mall
@@ -199,6 +204,7 @@ news stand > newspaper kiosk
 newsstand > newspaper kiosk
 laundromat > laundry room
 launderette > laundry room
+laundrette > laundry room
 laundry > laundry room
 laundry room > laundry room
 estate agent > real estate agency
@@ -219,6 +225,7 @@ of course > naturally
 main course > main
 rib eye > ribeye
 run away > lost
+run off > lost
 go missing > lost
 stray dog > lost dog
 miss dog > lost dog
@@ -230,10 +237,12 @@ firehouse > fire station
 fire department > fire station
 movie night > film night
 sky park > sky garden
+rooftop garden > sky garden
 reading group > book club
 reading club > book club
 book reading group > book club
 stargazing > astronomy
+state of the art > modern
 """
 WHOLE = word_set(
     """

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from velox_eval.judges.vocabulary import FAMILY, IRREGULAR, PHRASES, WHOLE, word_set
+from velox_eval.judges.vocabulary import FAMILY, IRREGULAR, PHRASES, VERBS, WHOLE, word_set
 
 _WORD = re.compile(r"\w+(?:'\w+)*'?")
 _BETWEEN = re.compile(r"(?P<sentence>[.!?]+[\"')\]*]*(?=\s|$)|[;\n])|(?P<clause>[:()\[\]—–]|\s-\s|,)")
@@ -155,8 +155,12 @@ def singular(word: str) -> str:
 
 @lru_cache(maxsize=1 << 14)
 def root(noun: str) -> str:
-    """Returns a light root: endings that make verbs, agents and adjectives off, never under three letters."""
-    word = noun
+    """Returns a light root: endings that make verbs, agents and adjectives off; of verbs of one meaning the first's."""
+    bare = _bare(noun)
+    return _VERBS.get(bare, bare)
+
+
+def _bare(word: str) -> str:
     if not word.isascii() or not word.isalpha():
         return word
     for _ in range(2):  # dressmakers -> dressmaker -> dressmak
@@ -174,8 +178,7 @@ def root(noun: str) -> str:
             word = bare + "e" if len(bare) == 3 and _SHORT.search(bare) else bare
     if word not in WHOLE and len(word) > 4:
         word = re.sub(r"(?:y|ie|i|e)$", "", word)
-        word = _DOUBLED.sub(r"\1", word)
-    return word
+    return word if word in WHOLE or len(word) < 4 else _DOUBLED.sub(r"\1", word)
 
 
 def _phrases(lines: str) -> dict[str, list[tuple[tuple[str, ...], Sequence[str]]]]:
@@ -187,4 +190,5 @@ def _phrases(lines: str) -> dict[str, list[tuple[tuple[str, ...], Sequence[str]]
     return {first: sorted(found, key=lambda pair: -len(pair[0])) for first, found in by_first.items()}
 
 
+_VERBS = {_bare(word): _bare(line.split()[0]) for line in VERBS.strip().splitlines() for word in line.split()[1:]}
 _BY_FIRST = _phrases(PHRASES)
