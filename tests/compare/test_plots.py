@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import sys
 import xml.etree.ElementTree as ET
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -256,6 +257,6 @@ def test_where_it_cannot_draw_one_line_says_why(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot make the folder"):
         write_plots(comparison, by_id, tmp_path / "file")
-    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigError, match=r"velox-eval\[report\]"):
         list(section_plots(comparison.sections[0], by_id))
