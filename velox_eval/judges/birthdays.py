@@ -159,6 +159,8 @@ class _People:
             told = [index for index in after if index > joined[0]]
             mine = self.person == _YOURSELF and tokens[told[0]].word in {"me", "mine"} if told else False
             return mine or any(self._is(index) for index in told)
+        if at and tokens[at - 1].word == "the":
+            return self.is_subject(at, back=1)  # "She is eight now ... the birthday cake"
         return any(self._is(index) for index in before[-2:])
 
     def on_the_day(self, at: int) -> bool:
@@ -172,11 +174,11 @@ class _People:
         """Whether an age comes within two words of "turned"."""
         return any(_AGE.match(token.word) for token in self.tokens[at + 1 : at + 3])
 
-    def is_subject(self, at: int) -> bool:
-        """Whether the person is who the verb at `at` is about: the nearest person before it."""
-        for index in range(at - 1, max(-1, at - 6), -1):
+    def is_subject(self, at: int, back: int = 0) -> bool:
+        """Whether the person is who the word at `at` is about: the nearest before it, at most `back` sentences away."""
+        for index in range(at - 1, max(-1, at - 6 - 15 * back), -1):
             token = self.tokens[index]
-            if token.sentence != self.tokens[at].sentence:
+            if token.sentence < self.tokens[at].sentence - back:
                 return False
             if token.word in {"i", "i've", "i'm"}:
                 return self.person == _YOURSELF

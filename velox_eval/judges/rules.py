@@ -23,7 +23,7 @@ from itertools import pairwise
 from velox_eval.judges.base import Judge, Verdict
 from velox_eval.judges.birthdays import asked_persons, has_birthday
 from velox_eval.judges.standing import Entry, read, stands
-from velox_eval.judges.vocabulary import OCCASIONS, STOP_WORDS, WEAK_WORDS, word_set
+from velox_eval.judges.vocabulary import OCCASIONS, OCCASIONS_ALONE, STOP_WORDS, WEAK_IN_DIARIES, WEAK_WORDS, word_set
 from velox_eval.judges.wording import Token, normal, root, singular, tokenise
 
 _NEAR_PLACE, _NEAR_DISH, _NEAR_EVENT = 10, 8, 16  # tokens that the words of one description may be apart
@@ -38,7 +38,7 @@ _KINDS = [
     frozenset(line.split())
     for line in (
         "office firm practice agency bureau clinic surgery consultancy service chamber",
-        "room hall lounge space house salon",
+        "room hall lounge space",
         "bar counter stand kiosk",
         "workshop studio atelier",
         "terrace deck platform",
@@ -63,8 +63,8 @@ _COLLECTION = {"library": "of"}
 _FOLLOWERS = word_set(
     """
     class classes trip trips bus buses card cards critic critics guide tickets bench benches view views chair
-    chairs supplies uniform uniforms children pupils kids teacher teachers holidays hours furniture worker
-    workers patients students visitors guests yard garden boy girl boys girls like themed style inspired scene
+    chairs uniform uniforms children pupils kids teacher teachers holidays hours furniture worker
+    workers patients students visitors guests yard garden boy girl boys girls themed style inspired scene
     life
     """
 )
@@ -83,10 +83,14 @@ _MODIFIERS = frozenset(
 
 @dataclass(frozen=True)
 class _Asked:
-    """What one part of a description asks for: its content words, how many of them it takes, which names the thing."""
+    """What one part of a description asks for: its content words, how many and which it takes, its head.
+
+    "golf lessons at the local club" needs no club; "a pitch to investors" needs the pitch. The head names the thing.
+    """
 
     words: tuple[Token, ...]
     need: int
+    must: frozenset[int]
     head: int
     joined: bool
     kind: str
@@ -135,7 +139,11 @@ def _has(entry: Entry, part: str, number: int) -> bool:
         hits = [at for at in window if at is not None]
         if entry.about_places and _goes_on(entry, asked, window):
             return True
-        if len(hits) >= asked.need and _belong_together(entry, asked, window, hits):
+        if (
+            len(hits) >= asked.need
+            and all(window[index] is not None for index in asked.must)
+            and _belong_together(entry, asked, window, hits)
+        ):
             return True
     return False
 
@@ -144,21 +152,24 @@ def _has(entry: Entry, part: str, number: int) -> bool:
 def _asked(part: str, kind: str) -> _Asked:
     """The words that carry a description; all its words when none does."""
     kept = _BEFORE_DETAIL.split(part)[0] if kind == _PLACE else part
-    words = _content_words(kept) or _content_words(part) or tokenise(part)
-    if len(words) > 2 and words[0] == tokenise(part)[0] and words[0].word.endswith("ing"):
+    weak = WEAK_WORDS | WEAK_IN_DIARIES if kind == _DIARY else WEAK_WORDS
+    words = _content_words(kept, weak) or _content_words(part, weak) or tokenise(part)
+    if kind == _DIARY and len(words) > 2 and words[0] == tokenise(part)[0] and words[0].word.endswith("ing"):
         words = words[1:]  # "building a rowing boat": the ribs, the planks, ... of it are as good
-    if kind == _DIARY and len(words) > 1 and words[-1].word in OCCASIONS:
+    if kind == _DIARY and len(words) == 2 and words[-1].word in OCCASIONS and words[0].noun in OCCASIONS_ALONE:
         words = words[:-1]
     count = len(words)
     named = {token.noun for token in tokenise(_BEFORE_COMPLEMENT.split(kept)[0])}
-    loose = _LOOSE.search(kept) is not None and (" and " in kept or sum(word.noun in named for word in words) > 1)
+    main = frozenset(index for index, word in enumerate(words) if word.noun in named)
+    loose = _LOOSE.search(kept) is not None and (" and " in kept or len(main) > 1)
+    must = main if count == 3 and loose and " and " not in kept and kind == _DIARY else frozenset()
     need = count if count <= 2 or (count == 3 and (not loose or kind == _NAME)) else -(-2 * count // 3)
     head = max((index for index, word in enumerate(words) if word.noun in named), default=count - 1)
-    return _Asked(tuple(words), need, head, " and " in kept, kind)
+    return _Asked(tuple(words), need, must, head, " and " in kept, kind)
 
 
-def _content_words(part: str) -> list[Token]:
-    words = [token for token in tokenise(part) if token.word not in STOP_WORDS | WEAK_WORDS]
+def _content_words(part: str, weak: frozenset[str]) -> list[Token]:
+    words = [token for token in tokenise(part) if token.word not in STOP_WORDS | weak]
     return list({token.root: token for token in reversed(words)}.values())[::-1]
 
 
@@ -169,7 +180,8 @@ def _places_of(entry: Entry, asked: _Asked, index: int) -> list[int]:
     forms = {word.noun} if strict else {word.root}
     own = next(iter(forms))
     if strict and len(asked.words) > 1:
-        forms |= next((kinds for kinds in _KINDS if word.noun in kinds), frozenset())
+        forms |= next((kinds for kinds in _KINDS if word.noun in kinds), frozenset()) - {"service"}
+        forms |= {word.noun}
     for first, second in pairwise(asked.words):
         if word in (first, second):
             forms.add(first.noun + second.noun if strict else root(first.noun + second.noun))
@@ -238,13 +250,13 @@ def _names_a_place(entry: Entry, asked: _Asked, window: Sequence[int | None], hi
     at = window[asked.head]
     if tokens[min(hits)].sentence != tokens[max(hits)].sentence:
         # "A vet looks after dogs here. The clinic ..."
-        return at is not None and at == max(hits) and tokens[at - 1].word in {"the", "this"}
+        return asked.joined or (at is not None and at == max(hits) and tokens[at - 1].word in {"the", "this"})
     if at is None:
         return asked.joined
     if asked.words[asked.head].noun == "rent":
         return True  # "rent bicycles" is bicycle rental
     early = [other for other in window[: asked.head] if other is not None]
-    if any(other > at for other in early):
+    if any(other > at for other in early) and not (asked.joined and min(early) < at):
         return at + 1 < len(tokens) and tokens[at + 1].word in _HAVING
     before = tokens[at - 1] if at else None
     own = before is not None and before.root in _MODIFIERS and before.root not in {word.root for word in asked.words}

@@ -47,7 +47,8 @@ _CALLED_OFF = re.compile(
     r"\b(?:cancell?ed|postponed|rescheduled|abandoned|"
     r"call(?:ed)? (?:it |them )?off|put (?:it )?off|rained off|fell through|sold out|off the menu|"
     r"never (?:built|opened|held|came|happened|finished|took)|moved (?:to|away|out)|gave way|made way|"
-    r"(?:is|was|are|were|stays?|stayed|remains?|remained|be|been) (?:closed|off|shut|gone|unavailable|missing|delayed)|"
+    r"(?:is|was|are|were|stays?|stayed|remains?|remained|be|been) (?:closed|off(?! the| to)|shut|gone|unavailable|delayed)|"
+    r"(?:is|are|was|were) out(?! of)|"
     r"(?:is|was|are|were) not (?:here|on|in|part|held|available|served|open|offered)|"
     r"(?:is|was|are|were)n't (?:here|on|in|part|held|available|served|open|offered)|"
     r"(?:did not|didn't|does not|doesn't|will not|won't) (?:take place|happen|meet|exist|run|open)|"
@@ -65,7 +66,7 @@ _OTHER_TIME = re.compile(
     r"(?:plan|plans|planned|planning) (?:to|for|her|his|my|our|the)|would (?:like|love|have|be)|should have|could have|"
     r"(?:will|we'll|i'll|going to|might|may) (?:be|have|take|hold|host|celebrate|go|join|attend|"
     r"start|begin|come|return|visit)|"
-    r"i (?:had )?(?:dreamed|dreamt|imagined|pretended)|"
+    r"too \w+ to|unable to|failed to|i (?:had )?(?:dreamed|dreamt|imagined|pretended)|"
     r"(?:talk|talks|talked|thought|think|thinking|dream|dreams|dreamed|dreamt|dreaming) of|around the corner|coming up|"
     r"upcoming|i remember(?:ed)? (?:the|how|when|last|our|my)|memories of|when i was|as a child|"
     r"(?:signed|signing|sign) (?:\w+ ){0,2}up|registered|enrolled|getting ready for|prepar\w+ for|preparations for)\b"
@@ -81,7 +82,7 @@ _FORMER = re.compile(
     r"(?:was|were) (?:\w+ )?planned|(?:meant|supposed) to be|plans for|next year|last year)(?!.*\b(?:now|today)\b)"
 )
 _FORMER_AFTER = re.compile(
-    r"\b(?:used to|once stood|years ago|(?:was|were) (?:once |originally )?(?:planned|proposed)|until \d{4}|"
+    r"\b(?:used to|once stood|once \w+ here|once \w+ed|years ago|(?:was|were) (?:once |originally )?(?:planned|proposed)|until \d{4}|"
     r"will (?:open|follow|move|be (?:built|added|opened))|next year|last year)\b"
 )
 
@@ -125,7 +126,8 @@ _SEEING = word_set(
 )
 _BESIDE = word_set(
     """
-    nearby neighboring neighbouring adjacent surrounding distant adjoining opposite
+    nearby neighboring neighbouring neighbour neighbours neighbor neighbors adjacent surrounding distant adjoining
+    opposite
     """
 )
 _SERVING = word_set("serves serve serving helps")
@@ -276,6 +278,10 @@ def _pointed_at(clause: _Clause) -> bool:
         chained = joined or (word in {"from", "to"} and "of" in before[-3:])
         if at <= 1 and clause.starts_here and clause.items[at] != clause.item:
             break  # "Behind padded doors, the pupils of ..."
+        if word == "with" and any(other.startswith("shar") for other in before[:at]):
+            return True  # "shares its entrance with the library"
+        if word == "from" and at == 0 and clause.starts_here:
+            break  # "From the bus stop it is a short walk to ..."
         if word in _POINTING and distance < (7 if chained else 4) and _governs(word, prior, following, distance):
             return True
     after = _AFTER.match(" ".join(clause.after))
@@ -291,7 +297,7 @@ def _governs(word: str, prior: str, following: str, distance: int) -> bool:
 
 def _numbered_otherwise(entry: Entry, clause: _Clause) -> bool:
     """Whether the clause places the mention on another floor or block by its number."""
-    said = " ".join([*clause.before, clause.mention, *clause.after])
+    said = " ".join([*clause.before[-4:], clause.mention, *clause.after[:5]])
     if _GOES_ON.search(said):
         return False
     found = [(int(match[1]), int(match[2] or match[1])) for match in _NUMBERED.finditer(said)]

@@ -20,8 +20,8 @@ WEAK_WORDS = word_set(
     attend attending join joining participate participating visit visiting explore exploring go going take
     taking part volunteer volunteering play have enjoy discover discovering trip focused guided local large
     small extensive comprehensive big various public major new old specializing like special village assorted
-    fresh city week weekly weekend biweekly monthly annual long old private random amateur dish dishes session sessions
-    event
+    fresh city week weekly weekend biweekly monthly annual long old private custom random amateur dish dishes
+    session sessions event
     """
 )
 
@@ -75,6 +75,7 @@ lost missing stray
 call rang rung
 club group circle society
 night evening
+party celebration bash
 guest visitor
 horse horseback
 recreation recreational leisure
@@ -130,8 +131,10 @@ poland polish
 africa african
 kenya kenyan
 """
-# The last word of an occasion: "the housewarming went on until two" is the housewarming party.
-OCCASIONS = word_set("party day event session ceremony celebration experience")
+WEAK_IN_DIARIES = word_set("job family")
+# The last word of an occasion that says nothing new: "the housewarming went on until two" is the housewarming party.
+OCCASIONS = word_set("party day ceremony race celebration")
+OCCASIONS_ALONE = word_set("wedding housewarming marathon graduation christening baptism")
 _IRREGULAR = """
     children:child wives:wife people:person men:man women:woman loaves:loaf knives:knife shelves:shelf gave:give
     given:give met:meet ran:run sang:sing sung:sing wrote:write written:write drove:drive driven:drive swam:swim
@@ -151,6 +154,7 @@ clean sweep swept
 practice practise rehearse
 rent hire
 donate give
+call phone
 """
 # Phrases of one meaning here, by their stems: what a text may say, and what it is taken for.
 PHRASES = """
@@ -167,6 +171,9 @@ café > cafe
 coffeehouse > cafe
 power outage > power cut
 power failure > power cut
+power fail > power cut
+electricity fail > power cut
+light fail > power cut
 blackout > power cut
 light go out > power cut
 power go out > power cut
@@ -242,6 +249,11 @@ reading group > book club
 reading club > book club
 book reading group > book club
 stargazing > astronomy
+phone call > call
+house guest > guest
+tea house > tea room
+teahouse > tea room
+tea salon > tea room
 state of the art > modern
 """
 WHOLE = word_set(
@@ -255,6 +267,6 @@ WHOLE = word_set(
     desert news fitness wellness business address princess process glass class grass mass pass dress press
     access success campus virus cactus circus census bonus octopus chorus walrus asparagus couscous citrus
     hummus party fairy final journal canal medal signal rival trial oval carnival apartment department basement
-    pavement document floor door indoor outdoor tailor herring dumpling pudding
+    pavement document floor door indoor outdoor tailor marketing herring dumpling pudding
     """
 )
