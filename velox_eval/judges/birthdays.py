@@ -45,7 +45,8 @@ _AGE = re.compile(
 _OTHER_DAY = re.compile(
     r"^(?:\w+ ){0,2}?(?:which |that |and it )?(?:is|isn't|falls|comes|will be|was)(?: still| only| always)? "
     r"(?:in (?!this|the (?:middle|evening|garden))|next|last|coming|approaching|around|not (?:until|till|for)|"
-    r"(?:\w+ ){1,2}(?:away|ago|off))|^(?:next|last) (?:week|month|year)"
+    r"(?:\w+ ){1,2}(?:away|ago|off))|^(?:next|last) (?:week|month|year)|"
+    r"^in (?:january|february|march|april|may|june|july|august|september|october|november|december)\b"
 )
 _NOT_THE_DAY = re.compile(
     r"\b(?:(?:day|days|week|weeks|month|months|soon|shortly) (?:before|after)|since|ahead of|leftovers from|until)"
@@ -158,7 +159,7 @@ class _People:
         if joined:
             told = [index for index in after if index > joined[0]]
             mine = self.person == _YOURSELF and tokens[told[0]].word in {"me", "mine"} if told else False
-            return mine or any(self._is(index) for index in told)
+            return mine or any(self._is(index) and not tokens[index].word.endswith("'s") for index in told)
         if at and tokens[at - 1].word == "the":
             return self.is_subject(at, back=1)  # "She is eight now ... the birthday cake"
         return any(self._is(index) for index in before[-2:])

@@ -85,12 +85,14 @@ _MODIFIERS = frozenset(
 class _Asked:
     """What one part of a description asks for: its content words, how many and which it takes, its head.
 
+    What follows a preposition (not `main`) may be denied or elsewhere: one trains for a marathon that is to come.
     "golf lessons at the local club" needs no club; "a pitch to investors" needs the pitch. The head names the thing.
     """
 
     words: tuple[Token, ...]
     need: int
     must: frozenset[int]
+    main: frozenset[int]
     head: int
     joined: bool
     kind: str
@@ -165,7 +167,7 @@ def _asked(part: str, kind: str) -> _Asked:
     must = main if count == 3 and loose and " and " not in kept and kind == _DIARY else frozenset()
     need = count if count <= 2 or (count == 3 and (not loose or kind == _NAME)) else -(-2 * count // 3)
     head = max((index for index, word in enumerate(words) if word.noun in named), default=count - 1)
-    return _Asked(tuple(words), need, must, head, " and " in kept, kind)
+    return _Asked(tuple(words), need, must, main, head, " and " in kept, kind)
 
 
 def _content_words(part: str, weak: frozenset[str]) -> list[Token]:
@@ -190,7 +192,8 @@ def _places_of(entry: Entry, asked: _Asked, index: int) -> list[int]:
     for at, token in enumerate(tokens):
         form = token.noun if strict else token.root
         split = at + 1 < len(tokens) and _joined(token, tokens[at + 1], strict) == own
-        if (form in forms or split) and (not strict or _is_the_thing(entry, asked, at)) and stands(entry, at):
+        named = (form in forms or split) and (not strict or _is_the_thing(entry, asked, at))
+        if named and ((asked.main and index not in asked.main) or stands(entry, at)):
             found.append(at)
     return found
 
@@ -218,7 +221,10 @@ def _belong_together(entry: Entry, asked: _Asked, window: Sequence[int | None], 
     tokens = entry.tokens
     if asked.kind == _DISH and not asked.joined:
         first, last = tokens[min(hits)], tokens[max(hits)]  # "herring, smoked over birch" is one item
-        return last.item == first.item or (last.item == first.item + 1 and last.word.endswith("ed"))
+        if last.item == first.item + 1:
+            opening = next(token.word for token in tokens if token.item == last.item)
+            return last.word.endswith("ed") or opening in {"with", "in", "on", "topped", "served"}
+        return last.item == first.item and last.clause == first.clause
     if asked.kind == _NAME and len(asked.words) == 2 and hits[0] > hits[1]:
         return tokens[hits[1] + 1].word in {
             "of",

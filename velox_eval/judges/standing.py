@@ -20,6 +20,7 @@ _HEADER = re.compile(
 )
 _PLACES = {"floor", "block"}
 _WINDOW = 8  # words to either side that can say something of a mention
+_WINDOW_AFTER = 12  # "the office that they had asked for was never opened"
 _SHORT_CLAUSE = 5
 
 # A negation and how many words it may stand before what it negates.
@@ -47,17 +48,20 @@ _CALLED_OFF = re.compile(
     r"\b(?:cancell?ed|postponed|rescheduled|abandoned|"
     r"call(?:ed)? (?:it |them )?off|put (?:it )?off|rained off|fell through|sold out|off the menu|"
     r"never (?:built|opened|held|came|happened|finished|took)|moved (?:to|away|out)|gave way|made way|"
-    r"(?:is|was|are|were|stays?|stayed|remains?|remained|be|been) (?:closed|off(?! the| to)|shut|gone|unavailable|delayed)|"
+    r"(?:is|was|are|were|stays?|stayed|remains?|remained|be|been) (?:closed|off(?! the| to)|shut|"
+    r"gone|unavailable|delayed)|"
     r"(?:is|are|was|were) out(?! of)|"
     r"(?:is|was|are|were) not (?:here|on|in|part|held|available|served|open|offered)|"
     r"(?:is|was|are|were)n't (?:here|on|in|part|held|available|served|open|offered)|"
     r"(?:did not|didn't|does not|doesn't|will not|won't) (?:take place|happen|meet|exist|run|open)|"
     r"torn down|demolished|burned down|burnt down|no longer|no more)\b"
 )
-_REFERS_BACK = {"which", "it", "they", "that", "but", "and"}
+_REFERS_BACK = {"which", "it", "they", "that", "but", "and", "so"}
 _SAME_THING = {"it", "they", "that", "this", "was", "were", "is", "had", "has", "both"}
 
-_SEASONS = r"week|weekend|month|year|time|meeting|summer|winter|spring|autumn|fall|(?:mon|tues|wednes|thurs|fri)day"
+_SEASONS = (
+    r"week|weekend|month|year|time|meeting|summer|winter|spring|autumn|fall|(?:mon|tues|wednes|thurs|fri|satur|sun)day"
+)
 _OTHER_TIME = re.compile(
     rf"\b(?:next (?:{_SEASONS})|last (?:{_SEASONS})|last (?:year|month|week|summer)'s|tomorrow|"
     r"(?:look|looking|looked) forward|can't wait|cannot wait|"
@@ -66,14 +70,21 @@ _OTHER_TIME = re.compile(
     r"(?:plan|plans|planned|planning) (?:to|for|her|his|my|our|the)|would (?:like|love|have|be)|should have|could have|"
     r"(?:will|we'll|i'll|going to|might|may) (?:be|have|take|hold|host|celebrate|go|join|attend|"
     r"start|begin|come|return|visit)|"
-    r"too \w+ to|unable to|failed to|i (?:had )?(?:dreamed|dreamt|imagined|pretended)|"
+    r"too \w+ to|told (?:me|us) (?:all )?about|(?:excited|eager|keen) to (?:attend|join|go|visit|"
+    r"try)|unable to|failed to|i (?:had )?(?:dreamed|dreamt|imagined|pretended)|"
     r"(?:talk|talks|talked|thought|think|thinking|dream|dreams|dreamed|dreamt|dreaming) of|around the corner|coming up|"
     r"upcoming|i remember(?:ed)? (?:the|how|when|last|our|my)|memories of|when i was|as a child|"
     r"(?:signed|signing|sign) (?:\w+ ){0,2}up|registered|enrolled|getting ready for|prepar\w+ for|preparations for)\b"
 )
+_STILL_TO_COME = re.compile(
+    r"^(?:(?:of|for|with) (?:\w+ ){1,3}?)?(?:is|are|comes?|starts?|begins?|takes place|will) (?:still |only |not )?"
+    r"(?:in (?:\w+ ){1,2}(?:days|weeks|months)|until|in (?:january|february|march|april|may|june|july|august|september|"
+    r"october|november|december))\b"
+)
 # Only spoken, read or heard of: these words stand before the mention.
 _TALK = re.compile(
-    r"\b(?:read|reads|reading|heard|talk\w*|told|tells|dream\w*|documentary|article|chat\w*|wrote|idea|mention\w*|ask\w*|"
+    r"\b(?:read|reads|reading|heard|talk\w*|told|tells|dream\w*|documentary|article|chat\w*|wrote|"
+    r"idea|mention\w*|ask\w*|"
     r"poster|flyer|advert\w*|invitations?|tickets?|brochure|leaflet|reminds?|reminded|reminder)\b(?: \w+){0,4}? "
     r"(?:about|of|for|to|on)\b"
 )
@@ -82,7 +93,8 @@ _FORMER = re.compile(
     r"(?:was|were) (?:\w+ )?planned|(?:meant|supposed) to be|plans for|next year|last year)(?!.*\b(?:now|today)\b)"
 )
 _FORMER_AFTER = re.compile(
-    r"\b(?:used to|once stood|once \w+ here|once \w+ed|years ago|(?:was|were) (?:once |originally )?(?:planned|proposed)|until \d{4}|"
+    r"\b(?:used to|once stood|once \w+ here|once \w+ed|years ago|(?:was|were) (?:once |"
+    r"originally )?(?:planned|proposed)|until \d{4}|"
     r"will (?:open|follow|move|be (?:built|added|opened))|next year|last year)\b"
 )
 
@@ -142,7 +154,9 @@ _SIMILE = {"feels", "looks", "sounds", "smells", "much", "more", "less", "just",
 _AFTER = re.compile(
     r"^(?:nearby|upstairs|downstairs|downtown|across|opposite|overhead|next door|down the (?:street|road)|"
     r"on the other|"
-    r"(?:\w+ ){0,4}?(?:(?:in|on) the (?:next|neighbou?ring|adjacent|adjoining) (?:block|floor|level|street)|"
+    r"(?:starts?|begins?|lies|is|are|stands?) (?:just |right )?(?:across|beyond|opposite|next door|"
+    r"further|nearby|(?:down|up) the)|"
+    r"(?:\w+ ){0,2}?(?:(?:in|on) the (?:next|neighbou?ring|adjacent|adjoining) (?:block|floor|level|street)|"
     r"(?:on|in) the (?:floor|level|storey|block) (?:above|below|next)|"
     r"(?:one|two|three|four|five|\d+|several|few) (?:floor|level|block|storey|street|stop)s? "
     r"(?:up|down|above|below|away|over|further|lower|higher|east|west|north|south|off)))\b"
@@ -194,7 +208,11 @@ def stands(entry: Entry, at: int, scope: int = _WINDOW) -> bool:
     said = " ".join([*clause.earlier, *clause.all])
     if clause.at_last:
         return True  # "we had looked forward to it for weeks, and on Sunday we finally went"
-    if _OTHER_TIME.search(said) or _OTHER_TIME.search(" ".join(clause.goes_on)):
+    if (
+        _STILL_TO_COME.search(" ".join(clause.after))
+        or _OTHER_TIME.search(said)
+        or _OTHER_TIME.search(" ".join(clause.goes_on))
+    ):
         return False
     return entry.is_menu or not _TALK.search(" ".join(clause.before))
 
@@ -211,13 +229,13 @@ class _Clause:
         self.starts_here = at - _WINDOW <= start
         self.all = [token.word for token in tokens[start:end]]
         self.before = [token.word for token in tokens[max(start, at - _WINDOW) : at]]
-        self.after = [token.word for token in tokens[at + 1 : min(end, at + 1 + _WINDOW)]]
+        self.after = [token.word for token in tokens[at + 1 : min(end, at + 1 + _WINDOW_AFTER)]]
         self.goes_on: list[str] = []
         rest = (token for token in tokens[end : end + 2 * _WINDOW] if token.sentence == mention.sentence)
         self.at_last = any(token.word == "finally" for token in rest)
         if end < len(tokens) and tokens[end].sentence == mention.sentence:
             following = [token.word for token in tokens[end : min(end + _WINDOW, _span(tokens, end)[1])]]
-            joined = following[0] in {"but", "and"} and not _SAME_THING.intersection(following[1:2])
+            joined = following[0] in {"but", "and", "so"} and not _SAME_THING.intersection(following[1:2])
             if following[0] in _REFERS_BACK and not joined:
                 self.goes_on = following
         self.earlier: list[str] = []
@@ -245,6 +263,9 @@ def _negated(clause: _Clause, scope: int) -> bool:
         at = len(before) - 1 - distance
         following = before[at + 1] if distance else clause.mention
         reach = 6 if word.endswith("n't") else _NOT.get(word, 0)
+        twice = at and (before[at - 1] in {"never", "not"} or before[at - 1].endswith("n't"))
+        if twice and word not in {"not", "never"}:
+            reach = 0  # "we never missed it"
         if reach and distance < reach + listed and following not in _NOT_NEGATED:
             return True
         if (word, following) in _NOT_PAIRS and distance < 6:

@@ -154,6 +154,7 @@ clean sweep swept
 practice practise rehearse
 rent hire
 donate give
+defense defend
 call phone
 """
 # Phrases of one meaning here, by their stems: what a text may say, and what it is taken for.

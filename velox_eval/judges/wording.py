@@ -16,7 +16,7 @@ _TITLES = {"dr", "mr", "mrs", "ms", "st", "prof"}  # their full stop ends no sen
 # Words that begin a clause of their own where one of these, or the word after a comma, stands.
 _CLAUSE_WORDS = word_set(
     """
-    but although though because since so while whereas yet until unless when which who
+    but although though because since so while whereas yet until unless when where which who
     """
 )
 _AFTER_COMMA = word_set(
