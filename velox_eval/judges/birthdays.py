@@ -56,6 +56,7 @@ _ORDINAL = re.compile(r"\d{2}th$|\w+(?:ieth|teenth)$")  # "Dad's seventieth"
 _YOURSELF = "yourself"
 _FIRST_PERSON = {"i", "me", "my", "we", "our", "us", "i'm", "mine", "i've", "we're"}
 _NEAR = 6  # tokens between a person and the birthday
+_FAR = 80  # tokens between a pronoun and whom it stands for
 
 
 def asked_persons(description: str) -> list[str] | None:
@@ -80,7 +81,7 @@ def has_birthday(tokens: Sequence[Token], person: str, stands: Callable[[int], b
             found = people.age_follows(index) and people.is_subject(index)
         elif _ORDINAL.match(token.word) and index:
             owned = tokens[index - 1].word.endswith("'s") and people.names_it(index - 1)
-            found = owned and any(other.noun in {"birthday", "cake", "candle"} for other in tokens)
+            found = owned and people.celebrated
         elif token.word in _BLEW:
             following = {other.noun for other in tokens[index + 1 : index + 6]}
             found = bool(following & {"candle"}) and people.is_subject(index)
@@ -101,6 +102,7 @@ class _People:
         self.child = None if number is None else number[1]
         self.kin = singular(person.split()[-1])
         self.told_by_one = any(token.word in _FIRST_PERSON for token in tokens)
+        self.celebrated = any(token.noun in {"birthday", "cake", "candle"} for token in tokens)
         self.names = self._names()
 
     def _names(self) -> dict[str, int]:
@@ -193,7 +195,7 @@ class _People:
     def _owner(self, at: int) -> int | None:
         """The nearest person before a pronoun that it can stand for."""
         people = _MEN if self.tokens[at].word in {"his", "he", "him"} else _WOMEN
-        for index in range(at - 1, -1, -1):
+        for index in range(at - 1, max(-1, at - _FAR), -1):
             noun = self.tokens[self.names.get(self.tokens[index].noun, index)].noun
             ranked = self.tokens[index].word in _STAND_ALONE or noun.startswith("child")
             if (noun in people or ranked) and not self._elses(index):

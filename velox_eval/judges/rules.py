@@ -15,6 +15,7 @@ It reads words, not meaning: a paraphrase without the words is a no. tests/judge
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,7 +33,7 @@ _LOOSE = re.compile(r"\b(?:and|or|with|of|in|by|for|from|to|at|on|across|along|d
 _BEFORE_DETAIL = re.compile(r"\b(?:with|for)\b")  # "hospital with various departments" is a hospital
 _BEFORE_COMPLEMENT = re.compile(r"\b(?:for|with|of|in|by|from|at|to)\b")
 _GOES_ON = re.compile(r"continu(?:e|es|ed|ing|ation)$")
-_HAVING = {"stands", "sits", "lies", "of", "for", "on", "in", "with", "where", "sells", "selling", "serves", "serving"}
+_HAVING = word_set("of for on in with where stands sits lies belongs sells selling serves serving")
 # A place whose kind has several names: one of these may stand for another after the same modifier.
 _KINDS = [
     frozenset(line.split())
@@ -137,17 +138,25 @@ def _has(entry: Entry, part: str, number: int) -> bool:
     reach += 3 * max(0, len(asked.words) - 2)
     places = [_places_of(entry, asked, index) for index in range(len(asked.words))]
     for anchor in sorted({start for found in places for start in found}):
-        window = [next((at for at in found if anchor <= at <= anchor + reach), None) for found in places]
+        window = [_first(found, anchor, anchor + reach) for found in places]
         hits = [at for at in window if at is not None]
         if entry.about_places and _goes_on(entry, asked, window):
             return True
-        if (
-            len(hits) >= asked.need
-            and all(window[index] is not None for index in asked.must)
-            and _belong_together(entry, asked, window, hits)
-        ):
+        if _enough(asked, window, hits) and _belong_together(entry, asked, window, hits):
             return True
     return False
+
+
+def _first(found: Sequence[int], first: int, last: int) -> int | None:
+    """The first of ascending `found` that lies from `first` to `last`."""
+    at = bisect_left(found, first)
+    return found[at] if at < len(found) and found[at] <= last else None
+
+
+def _enough(asked: _Asked, window: Sequence[int | None], hits: Sequence[int]) -> bool:
+    """Whether enough words are there, all that must be, and one that is more than a complement."""
+    there = {index for index, at in enumerate(window) if at is not None}
+    return len(hits) >= asked.need and asked.must <= there and (not asked.main or bool(asked.main & there))
 
 
 @lru_cache(maxsize=1 << 12)

@@ -22,6 +22,7 @@ _PLACES = {"floor", "block"}
 _WINDOW = 8  # words to either side that can say something of a mention
 _WINDOW_AFTER = 12  # "the office that they had asked for was never opened"
 _SHORT_CLAUSE = 5
+_LONGEST = 40  # words of a clause to either side; a looping model writes no full stop
 
 # A negation and how many words it may stand before what it negates.
 _NOT = {"not": 6, "never": 6, "cannot": 6, "neither": 6, "nor": 5, "no": 3, "without": 4, "unlike": 4, "except": 3}
@@ -36,7 +37,15 @@ _NOT |= {
     "declined": 4,
     "refused": 4,
 }
-_NOT_PAIRS = {("instead", "of"), ("rather", "than"), ("in", "lieu"), ("absence", "of"), ("place", "of")}
+_NOT_PAIRS = {
+    ("instead", "of"),
+    ("rather", "than"),
+    ("in", "lieu"),
+    ("absence", "of"),
+    ("off", "from"),
+    ("break", "from"),
+    ("place", "of"),
+}
 # "not only a library", "never missed the book club", "no doubt": no negations.
 _NOT_NEGATED = word_set(
     """
@@ -133,7 +142,7 @@ _BREAKS = word_set(
 _SEEING = word_set(
     """
     see sees seen view views overlook overlooks overlooking look looks looking connects connected connecting
-    reach reaches brings walk supplies delivers leads visible
+    reach reaches brings walk borders bordering faces facing adjoins abuts flanks supplies delivers leads visible
     """
 )
 _BESIDE = word_set(
@@ -154,6 +163,7 @@ _SIMILE = {"feels", "looks", "sounds", "smells", "much", "more", "less", "just",
 _AFTER = re.compile(
     r"^(?:nearby|upstairs|downstairs|downtown|across|opposite|overhead|next door|down the (?:street|road)|"
     r"on the other|"
+    r"(?:\w+ ){0,6}?(?:(?:reached|seen|visible) from (?:here|this)|can be (?:heard|smelled|seen))|"
     r"(?:starts?|begins?|lies|is|are|stands?) (?:just |right )?(?:across|beyond|opposite|next door|"
     r"further|nearby|(?:down|up) the)|"
     r"(?:\w+ ){0,2}?(?:(?:in|on) the (?:next|neighbou?ring|adjacent|adjoining) (?:block|floor|level|street)|"
@@ -249,9 +259,9 @@ class _Clause:
 def _span(tokens: Sequence[Token], at: int) -> tuple[int, int]:
     clause = tokens[at].clause
     start, end = at, at + 1
-    while start and tokens[start - 1].clause == clause:
+    while start > at - _LONGEST and start and tokens[start - 1].clause == clause:
         start -= 1
-    while end < len(tokens) and tokens[end].clause == clause:
+    while end < min(len(tokens), at + _LONGEST) and tokens[end].clause == clause:
         end += 1
     return start, end
 

@@ -61,6 +61,7 @@ medical doctor physician gp dr
 accounting accountant accountancy
 architecture architect architectural
 investigator detective investigative
+saint st
 pharmacy drugstore pharmacist apothecary
 shop store
 market marketplace
@@ -154,6 +155,7 @@ clean sweep swept
 practice practise rehearse
 rent hire
 donate give
+drive road
 defense defend
 call phone
 """

@@ -122,7 +122,7 @@ def _with_phrases(tokens: list[Token]) -> list[Token]:
     while at < len(tokens):
         for said, meant in _BY_FIRST.get(tokens[at].root, ()):
             part = tokens[at : at + len(said)]
-            if tuple(token.root for token in part) == said and part[0].sentence == part[-1].sentence:
+            if tuple(token.root for token in part) == said and part[0].item == part[-1].item:
                 first, last = part[0], part[-1]
                 for word in meant:
                     noun = singular(word)
