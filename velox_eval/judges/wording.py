@@ -1,4 +1,4 @@
-"""Words, stems and word lists of the rule judge."""
+"""The words of a text as the rule judge reads them: for what noun and root each stands, and in what clause."""
 
 from __future__ import annotations
 
