@@ -36,6 +36,7 @@ _TIMES = word_set(
 )
 _BIRTHDAY = {"birthday", "birthdays", "birthday's", "bday"}
 _TURNED = {"turned", "turns", "turning", "turn"}
+_BEING = {"is", "was"}
 _BLEW = {"blew", "blows", "blowing", "blow"}
 _AGE = re.compile(
     r"(?:\d{1,3}|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen|"
@@ -55,6 +56,8 @@ _NOT_THE_DAY = re.compile(
 _ORDINAL = re.compile(r"\d{2}th$|\w+(?:ieth|teenth)$")  # "Dad's seventieth"
 _YOURSELF = "yourself"
 _FIRST_PERSON = {"i", "me", "my", "we", "our", "us", "i'm", "mine", "i've", "we're"}
+_NARRATOR = {"i", "i'm", "i've", "my"}
+_GIFTS = word_set("birthday cake candle present gift card age")
 _NEAR = 6  # tokens between a person and the birthday
 _FAR = 80  # tokens between a pronoun and whom it stands for
 
@@ -82,6 +85,10 @@ def has_birthday(tokens: Sequence[Token], person: str, stands: Callable[[int], b
         elif _ORDINAL.match(token.word) and index:
             owned = tokens[index - 1].word.endswith("'s") and people.names_it(index - 1)
             found = owned and people.celebrated
+        elif token.word in _BEING or token.word.endswith("'s"):
+            found = people.celebrated and people.is_told_age(index) and people.is_subject(index + 1)
+        elif _AGE.match(token.word) and people.person == _YOURSELF:
+            found = people.says_own_age(index)
         elif token.word in _BLEW:
             following = {other.noun for other in tokens[index + 1 : index + 6]}
             found = bool(following & {"candle"}) and people.is_subject(index)
@@ -103,6 +110,7 @@ class _People:
         self.kin = singular(person.split()[-1])
         self.told_by_one = any(token.word in _FIRST_PERSON for token in tokens)
         self.celebrated = any(token.noun in {"birthday", "cake", "candle"} for token in tokens)
+        self.gifts = any(token.noun in _GIFTS for token in tokens)
         self.names = self._names()
 
     def _names(self) -> dict[str, int]:
@@ -147,6 +155,8 @@ class _People:
                 if index + 1 < at and self._known(index + 1):
                     return self._is(index + 1)
                 ranked = index + 2 < at and self._known(index + 2)
+                if tokens[index].quoted:
+                    return False  # another's: "'It's my birthday', she sang"
                 if ranked or word == "our":
                     return ranked and self._is(index + 2)
                 return self.person == _YOURSELF
@@ -176,6 +186,27 @@ class _People:
     def age_follows(self, at: int) -> bool:
         """Whether an age comes within two words of "turned"."""
         return any(_AGE.match(token.word) for token in self.tokens[at + 1 : at + 3])
+
+    def is_told_age(self, at: int) -> bool:
+        """Whether only an age follows "is": "Our eldest is ten!", "is ten years old"."""
+        following = self.tokens[at + 1 : at + 4]
+        ages = [token for token in following if token.sentence == self.tokens[at].sentence]
+        if not ages or not _AGE.match(ages[0].word):
+            return False
+        rest = ages[2 if len(ages) > 1 and _AGE.match(ages[1].word) else 1 :]
+        return not rest or rest[0].word in {"years", "today", "now", "already"} or rest[0].clause != ages[0].clause
+
+    def says_own_age(self, at: int) -> bool:
+        """Whether an age is a sentence of its own which the narrator takes up, and presents come: "Forty. I sighed"."""
+        tokens, sentence = self.tokens, self.tokens[at].sentence
+        start, end = at, at + 1
+        while start and tokens[start - 1].sentence == sentence and at - start < 3:
+            start -= 1
+        while end < len(tokens) and tokens[end].sentence == sentence and end - at < 3:
+            end += 1
+        alone = all(_AGE.match(token.word) for token in tokens[start:end])
+        grown = re.search(r"\d\d|teen$|ty$", tokens[start].word) is not None
+        return alone and grown and tokens[end : end + 1] != [] and tokens[end].word in _NARRATOR and self.gifts
 
     def is_subject(self, at: int, back: int = 0) -> bool:
         """Whether the person is who the word at `at` is about: the nearest before it, at most `back` sentences away."""

@@ -25,7 +25,18 @@ from itertools import pairwise
 from velox_eval.judges.base import Judge, Verdict
 from velox_eval.judges.birthdays import asked_persons, has_birthday
 from velox_eval.judges.standing import Entry, read, stands
-from velox_eval.judges.vocabulary import OCCASIONS, OCCASIONS_ALONE, STOP_WORDS, WEAK_IN_DIARIES, WEAK_WORDS, word_set
+from velox_eval.judges.vocabulary import (
+    EXAMPLES,
+    HOLIDAY_MEALS,
+    HOLIDAYS,
+    OCCASIONS,
+    OCCASIONS_ALONE,
+    STOP_WORDS,
+    WEAK_IN_DIARIES,
+    WEAK_IN_DISHES,
+    WEAK_WORDS,
+    word_set,
+)
 from velox_eval.judges.wording import Token, normal, root, singular, tokenise
 
 _NEAR_PLACE, _NEAR_DISH, _NEAR_EVENT = 10, 8, 16  # tokens that the words of one description may be apart
@@ -158,10 +169,12 @@ def _enough(asked: _Asked, window: Sequence[int | None], hits: Sequence[int]) ->
 def _asked(part: str, kind: str) -> _Asked:
     """The words that carry a description; all its words when none does."""
     kept = _BEFORE_DETAIL.split(part)[0] if kind == _PLACE else part
-    weak = WEAK_WORDS | WEAK_IN_DIARIES if kind == _DIARY else WEAK_WORDS
+    weak = WEAK_WORDS | {_DIARY: WEAK_IN_DIARIES, _DISH: WEAK_IN_DISHES}.get(kind, frozenset())
     words = _content_words(kept, weak) or _content_words(part, weak) or tokenise(part)
     if kind == _DIARY and len(words) > 2 and words[0] == tokenise(part)[0] and words[0].word.endswith("ing"):
         words = words[1:]  # "building a rowing boat": the ribs, the planks, ... of it are as good
+    if kind == _NAME and _holiday(words) and words[-1].word in HOLIDAY_MEALS:
+        words = words[:-1]
     if kind == _DIARY and len(words) == 2 and words[-1].word in OCCASIONS and words[0].noun in OCCASIONS_ALONE:
         words = words[:-1]
     count = len(words)
@@ -172,6 +185,11 @@ def _asked(part: str, kind: str) -> _Asked:
     need = count if count <= 2 or (count == 3 and (not loose or kind == _NAME)) else -(-2 * count // 3)
     head = max((index for index, word in enumerate(words) if word.noun in named), default=count - 1)
     return _Asked(tuple(words), need, must, main, head, " and " in kept, kind)
+
+
+def _holiday(words: Sequence[Token]) -> bool:
+    """Whether a name is that of a holiday and what is served on it."""
+    return len(words) > 1 and any(word.noun in HOLIDAYS for word in words[:-1])
 
 
 def _content_words(part: str, weak: frozenset[str]) -> list[Token]:
@@ -191,12 +209,13 @@ def _places_of(entry: Entry, asked: _Asked, index: int) -> list[int]:
     for first, second in pairwise(asked.words):
         if word in (first, second):
             forms.add(first.noun + second.noun if strict else root(first.noun + second.noun))
+    examples = EXAMPLES.get(word.noun, frozenset()) if not entry.about_places else frozenset()
     tokens = entry.tokens
     found = []
     for at, token in enumerate(tokens):
         form = token.noun if strict else token.root
         split = at + 1 < len(tokens) and _joined(token, tokens[at + 1], strict) == own
-        named = (form in forms or split) and (not strict or _is_the_thing(entry, asked, at))
+        named = (form in forms or split or token.noun in examples) and (not strict or _is_the_thing(entry, asked, at))
         if named and ((asked.main and index not in asked.main) or stands(entry, at)):
             found.append(at)
     return found
@@ -228,7 +247,10 @@ def _belong_together(entry: Entry, asked: _Asked, window: Sequence[int | None], 
         if last.item == first.item + 1:
             opening = next(token.word for token in tokens if token.item == last.item)
             return last.word.endswith("ed") or opening in {"with", "in", "on", "topped", "served"}
-        return last.item == first.item and last.clause == first.clause
+        added = max(hits) - min(hits) == len(hits) - 1 and window.index(min(hits)) == asked.head
+        return last.item == first.item and (last.clause == first.clause or added)  # "a soup (vegan)"
+    if asked.kind == _NAME and any(word.noun in HOLIDAYS for word in asked.words):
+        return tokens[max(hits)].sentence - tokens[min(hits)].sentence <= 1  # "Sunday is the solstice. Our feast ..."
     if asked.kind == _NAME and len(asked.words) == 2 and hits[0] > hits[1]:
         return tokens[hits[1] + 1].word in {
             "of",

@@ -12,6 +12,7 @@ from velox_eval.judges.vocabulary import FAMILY, IRREGULAR, PHRASES, VERBS, WHOL
 
 _WORD = re.compile(r"\w+(?:'\w+)*'?")
 _BETWEEN = re.compile(r"(?P<sentence>[.!?]+[\"')\]*]*(?=\s|$)|[;\n])|(?P<clause>[:()\[\]—–]|\s-\s|,)")
+_QUOTES = re.compile('["“”\n]')
 _TITLES = {"dr", "mr", "mrs", "ms", "st", "prof"}  # their full stop ends no sentence
 # Words that begin a clause of their own where one of these, or the word after a comma, stands.
 _CLAUSE_WORDS = word_set(
@@ -64,6 +65,7 @@ class Token:
 
     `noun` is its singular, `root` also drops what makes other kinds of words of it ("photographers" -> "photograph").
     Numbers of sentence, clause and item (what stands between commas) count through the passage.
+    `quoted` words stand between double quotation marks, so that "my" may be another's.
     """
 
     word: str
@@ -73,6 +75,7 @@ class Token:
     clause: int
     item: int
     capital: bool
+    quoted: bool = False
 
 
 def normal(text: str) -> str:
@@ -90,12 +93,15 @@ def tokenise(text: str) -> list[Token]:
     whole = _unified(text)
     tokens: list[Token] = []
     sentence = clause = item = end = 0
+    quoted = False
     for match in _WORD.finditer(whole):
         word = match[0].casefold()
         gap, end = whole[end : match.start()], match.end()
         before = tokens[-1].word if tokens else ""
         comma = False
         if gap != " ":
+            for mark in _QUOTES.findall(gap):
+                quoted = mark == "“" or (mark == '"' and not quoted)  # a new line or ” ends it
             for found in _BETWEEN.finditer(gap):
                 if found["sentence"] and not (before in _TITLES and found["sentence"] == "."):
                     sentence, clause, item = sentence + 1, clause + 1, item + 1
@@ -111,7 +117,7 @@ def tokenise(text: str) -> list[Token]:
         word = (word if word.endswith("s'") else word.rstrip("'")).strip("_")
         noun = singular(word)
         capital = match[0][0].isupper()
-        tokens.append(Token(word, noun, root(noun), sentence, clause, item, capital))
+        tokens.append(Token(word, noun, root(noun), sentence, clause, item, capital, quoted))
     return _with_phrases(tokens)
 
 
@@ -126,7 +132,7 @@ def _with_phrases(tokens: list[Token]) -> list[Token]:
                 first, last = part[0], part[-1]
                 for word in meant:
                     noun = singular(word)
-                    place = (first.sentence, first.clause, last.item, first.capital)
+                    place = (first.sentence, first.clause, last.item, first.capital, first.quoted)
                     result.append(Token(word, noun, root(noun), *place))
                 at += len(said)
                 break
