@@ -68,7 +68,8 @@ _CALLED_OFF = re.compile(
     r"(?:is|are|was|were) out(?! of)|"
     r"(?:is|was|are|were) not (?:here|on|in|part|held|available|served|open|offered)|"
     r"(?:is|was|are|were)n't (?:here|on|in|part|held|available|served|open|offered)|"
-    r"(?:did not|didn't|does not|doesn't|will not|won't) (?:take place|happen|meet|exist|run|open)|"
+    r"(?:did not|didn't|does not|doesn't|will not|won't) (?:be (?:served|available|held|offered)|"
+    r"take place|happen|meet|exist|run|open)|"
     r"torn down|demolished|burned down|burnt down|no longer|no more)\b"
 )
 _REFERS_BACK = {"which", "it", "they", "that", "but", "and", "so"}
@@ -84,13 +85,16 @@ _OTHER_TIME = re.compile(
     r"used to|one day|some day|someday|promised|(?:hope|hoping|hoped|want|wants|wanted|wish|wished|intend) to|"
     r"(?:plan|plans|planned|planning) (?:to|on|for|her|his|my|our|the)|"
     r"would (?:like|love|have|be(?! nothing))|should have|could have|"
-    r"(?:will|we'll|i'll|going to|might|may) (?:be|have|take|hold|host|celebrate|go|join|attend|"
-    r"start|begin|come|return|visit)|"
+    r"(?:might|may) (?:be|have|take|hold|host|go|join|attend|start|begin|come|return|visit)|"
     r"too \w+ to|told (?:me|us) (?:all )?about|(?:excited|eager|keen) to (?:attend|join|go|visit|"
     r"try)|unable to|failed to|i (?:had )?(?:dreamed|dreamt|imagined|pretended)|"
     r"(?:talk|talks|talked|thought|think|thinking|dream|dreams|dreamed|dreamt|dreaming) of|around the corner|coming up|"
     r"upcoming|i remember(?:ed)? (?:the|how|when|last|our|my)|memories of|when i was|as a child|"
     r"(?:signed|signing|sign) (?:\w+ ){0,2}up|registered|enrolled|getting ready for|prepar\w+ for|preparations for)\b"
+)
+_WILL = re.compile(  # a diary tells of what was; a menu says what will be served
+    r"\b(?:will|we'll|i'll|going to) (?:be|have|take|hold|host|celebrate|go|join|attend|start|begin|"
+    r"come|return|visit)\b"
 )
 _STILL_TO_COME = re.compile(
     r"^(?:(?:of|for|with) (?:\w+ ){1,3}?)?(?:is|are|comes?|starts?|begins?|takes place|will) (?:still |only |not )?"
@@ -156,7 +160,8 @@ _BREAKS = word_set(
 _SEEING = word_set(
     """
     see sees seen view views overlook overlooks overlooking look looks looking connects connected connecting
-    glimpse glimpses reach reaches brings borders bordering faces facing adjoins abuts flanks supplies delivers leads visible
+    glimpse glimpses
+    reach reaches brings borders bordering faces facing adjoins abuts flanks supplies delivers leads visible
     """
 )
 _MAKING_OUT = {"make", "makes", "made", "making", "pick", "picks"}  # ... out the tower
@@ -254,6 +259,7 @@ def stands(entry: Entry, at: int, scope: int = _WINDOW) -> bool:
         or _OTHER_TIME.search(said)
         or _OTHER_TIME.search(" ".join(clause.goes_on))
         or _other_date(entry, clause)
+        or (not entry.is_menu and _WILL.search(" ".join([said, *clause.goes_on])))
     ):
         return False
     return entry.is_menu or not (_TALK.search(" ".join(clause.before)) or _TALK_AFTER.search(" ".join(clause.after)))
@@ -316,7 +322,7 @@ def _negated(clause: _Clause, scope: int) -> bool:
         at = len(before) - 1 - distance
         following = before[at + 1] if distance else clause.mention
         reach = 6 if word.endswith("n't") else _NOT.get(word, 0)
-        twice = at and (before[at - 1] in {"never", "not"} or before[at - 1].endswith("n't"))
+        twice = at and (before[at - 1] in {"never", "not", "nothing"} or before[at - 1].endswith("n't"))
         if twice and word not in {"not", "never"}:
             reach = 0  # "we never missed it"
         if reach and distance < reach + listed and following not in _NOT_NEGATED:
@@ -373,7 +379,7 @@ def _governs(word: str, prior: str, following: str, distance: int) -> bool:
 
 def _numbered_otherwise(entry: Entry, clause: _Clause) -> bool:
     """Whether the clause places the mention on another floor or block by its number."""
-    said = " ".join([*clause.before[-4:], clause.mention, *clause.after[:5]])
+    said = " ".join([*clause.before[-4:], clause.mention, *clause.after[:7]])
     if _GOES_ON.search(said):
         return False
     found = [(int(match[1]), int(match[2] or match[1])) for match in _NUMBERED.finditer(said)]

@@ -240,6 +240,7 @@ realtor > real estate agency
 real estate > real estate
 residential area > residential
 residential block > residential
+residential apartment > apartment
 dining area > dining hall
 dining room > dining hall
 dining space > dining hall
