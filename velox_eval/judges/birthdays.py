@@ -36,7 +36,7 @@ _TIMES = word_set(
 )
 _BIRTHDAY = {"birthday", "birthdays", "birthday's", "bday"}
 _TURNED = {"turned", "turns", "turning", "turn"}
-_BEING = {"is", "was"}
+_BEING = {"is", "was", "am", "i'm"}
 _BLEW = {"blew", "blows", "blowing", "blow"}
 _AGE = re.compile(
     r"(?:\d{1,3}|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen|"
@@ -51,7 +51,7 @@ _OTHER_DAY = re.compile(
 )
 _NOT_THE_DAY = re.compile(
     r"\b(?:(?:day|days|week|weeks|month|months|soon|shortly) (?:before|after)|since|ahead of|leftovers from|until)"
-    r"(?: \w+){0,4}$"
+    r"(?: [\w']+){0,4}$"
 )
 _ORDINAL = re.compile(r"\d{2}th$|\w+(?:ieth|teenth)$")  # "Dad's seventieth"
 _YOURSELF = "yourself"
@@ -194,7 +194,9 @@ class _People:
         if not ages or not _AGE.match(ages[0].word):
             return False
         rest = ages[2 if len(ages) > 1 and _AGE.match(ages[1].word) else 1 :]
-        return not rest or rest[0].word in {"years", "today", "now", "already"} or rest[0].clause != ages[0].clause
+        return (
+            not rest or rest[0].word in {"years", "today", "now", "already", "and"} or rest[0].clause != ages[0].clause
+        )
 
     def says_own_age(self, at: int) -> bool:
         """Whether an age is a sentence of its own which the narrator takes up, and presents come: "Forty. I sighed"."""
@@ -216,7 +218,7 @@ class _People:
                 return False
             if token.word in {"i", "i've", "i'm"}:
                 return self.person == _YOURSELF
-            if token.word in {"he", "she"}:
+            if token.word in {"he", "she", "he's", "she's"}:
                 owner = self._owner(index)
                 return owner is not None and self._is(owner)
             if self._known(index):
@@ -225,7 +227,7 @@ class _People:
 
     def _owner(self, at: int) -> int | None:
         """The nearest person before a pronoun that it can stand for."""
-        people = _MEN if self.tokens[at].word in {"his", "he", "him"} else _WOMEN
+        people = _MEN if self.tokens[at].word in {"his", "he", "he's", "him"} else _WOMEN
         for index in range(at - 1, max(-1, at - _FAR), -1):
             noun = self.tokens[self.names.get(self.tokens[index].noun, index)].noun
             ranked = self.tokens[index].word in _STAND_ALONE or noun.startswith("child")

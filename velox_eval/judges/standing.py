@@ -59,9 +59,11 @@ _CALLED_OFF = re.compile(
     r"never (?:built|opened|held|came|happened|finished|took)|moved (?:to|away|out)|gave way|made way|"
     r"(?:is|was|are|were|stays?|stayed|remains?|remained|be|been) (?:closed|off(?! the| to)|shut|"
     r"gone|unavailable|delayed|missed|shelved|suspended|skipped|put back|pushed back|set back|paused|vetoed|rejected|"
-    r"(?:dropped|removed|struck|taken|cut|left) (?:from|off|out)|removed|scrapped|axed|turned down)|"
-    r"^(?:\w+ ){0,2}(?:is|are|was|were) (?:taking|having) a (?:break|rest|night off|week off)|came to nothing|"
-    r"nothing came of|"
+    r"(?:dropped|removed|struck|taken|cut|left) (?:from|off|out)|removed|scrapped|axed|turned down|"
+    r"put on hold|on hold|ruled out|"
+    r"voted (?:down|out)|(?:fully|all) booked|booked (?:up|out)|over for)|ha(?:s|ve|d) yet to|"
+    r"^(?:\w+ ){0,2}(?:is|are|was|were) (?:taking|having) (?:a|the) (?:break|rest|night off|week off|day off)|"
+    r"came to nothing|nothing came of|"
     r"(?:would|did|does|could)(?: not|n't) allow (?:it|this|that|for)|(?:would|could|can)(?: not|n't) (?:fit|"
     r"be (?:built|held|housed))|"
     r"may yet|^(?:it|this|that) (?:is|was) not\b|"
@@ -86,6 +88,8 @@ _OTHER_TIME = re.compile(
     r"(?:plan|plans|planned|planning) (?:to|on|for|her|his|my|our|the)|"
     r"would (?:like|love|have|be(?! nothing))|should have|could have|"
     r"(?:might|may) (?:be|have|take|hold|host|go|join|attend|start|begin|come|return|visit)|"
+    r"(?:was|were) (?:supposed|meant|due) to|(?:almost|nearly) (?:went|joined|made|booked|signed|got|took)|"
+    r"(?:bookings?|reservations?|tables?) (?:is|are|can be) (?:\w+ )?(?:open|taken|made) for|save the date|"
     r"too \w+ to|told (?:me|us) (?:all )?about|(?:excited|eager|keen) to (?:attend|join|go|visit|"
     r"try)|unable to|failed to|i (?:had )?(?:dreamed|dreamt|imagined|pretended)|"
     r"(?:talk|talks|talked|thought|think|thinking|dream|dreams|dreamed|dreamt|dreaming) of|around the corner|coming up|"
@@ -97,6 +101,7 @@ _WILL = re.compile(  # a diary tells of what was; a menu says what will be serve
     r"come|return|visit)\b"
 )
 _STILL_TO_COME = re.compile(
+    r"^(?:is not|isn't|are not|aren't|not) (?:until|till|before)\b|"
     r"^(?:(?:of|for|with) (?:\w+ ){1,3}?)?(?:is|are|comes?|starts?|begins?|takes place|will) (?:still |only |not )?"
     r"(?:in (?:\w+ ){1,2}(?:days|weeks|months)|until|in (?:january|february|march|april|may|june|july|august|september|"
     r"october|november|december))\b"
@@ -108,19 +113,22 @@ _TALK = re.compile(
     r"enquir\w*|inquir\w*|rav(?:e|es|ed|ing)|"
     r"poster|flyer|advert\w*|invitations?|tickets?|brochure|leaflet|reminds?|reminded|reminder)\b(?: \w+){0,4}? "
     r"(?:about|of|for|to|on)\b|"
-    r"\b(?:thought|think|thinking|rang|rung|called|wondered|joked) (?:\w+ ){0,2}?about\b"
+    r"\b(?:thought|think|thinking|rang|rung|called|wondered|joked) (?:\w+ ){0,2}?about\b|"
+    r"\b(?:suggest|recommend|consider|propos|contemplat)\w+ (?:an?|the|this|our|\w+ing)\b(?: \w+){0,3}$"
 )
 _TALK_AFTER = re.compile(
     r"^(?:\w+ )?(?:is|was|were|are|being) (?:only |just )?(?:advertised|announced|mentioned|proposed)\b"
 )
 _FORMER = re.compile(
     r"\b(?:once (?!an? (?:year|week|month|day|hour))|formerly|former|previously|used to (?:be|house|hold|stand|have)|"
-    r"(?:(?:proposed|promised|wanted|requested|demanded|considered|envisaged|foresaw|asked for|hoped for) "
+    r"(?:(?:proposed|promised|wanted|requested|demanded|voted against|advertis\w+|"
+    r"considered|envisaged|foresaw|asked for|hoped for) "
     r"(?:an?|the|this|our|another|more)(?: \w+){0,3}$)|plans? to (?:add|build|open|include|have|put)|"
+    r"(?:could|would|should) have been|hop(?:ed|ing) to|talk of|plan for|chang\w+ (?:\w+ )?for|"
     r"(?:was|were) (?:\w+ )?planned|(?:meant|supposed) to be|plans for|next year|last year)(?!.*\b(?:now|today)\b)"
 )
 _FORMER_AFTER = re.compile(
-    r"\b(?:used to|once stood|once \w+ here|once \w+ed|years ago|(?:was|were) (?:once |"
+    r"\b(?:used to|once stood|stood here (?:until|before|for)|once \w+ here|once \w+ed|years ago|(?:was|were) (?:once |"
     r"originally |initially |first )?(?:planned|proposed|foreseen|envisaged|promised|considered)|until \d{4}|"
     r"will (?:open|follow|move|be (?:built|added|opened))|next year|last year)\b"
 )
@@ -187,7 +195,8 @@ _AFTER = re.compile(
     r"on the other|"
     r"(?:\w+ ){0,6}?(?:(?:reached|seen|visible) from (?:here|this)|can be (?:heard|smelled|seen))|"
     r"(?:starts?|begins?|lies|is|are|stands?) (?:just |right )?(?:(?:an? |\w+ )?(?:\w+ )?(?:minutes?|hours?) (?:walk|"
-    r"drive|ride|away|on foot)|a (?:short )?(?:walk|ride|drive|stone's throw)|across|beyond|opposite|next door|"
+    r"drive|ride|away|on foot)|a (?:short )?(?:\w+ )?(?:walk|ride|drive|stone's throw)|across|beyond|opposite|"
+    r"next door|"
     r"further|nearby|(?:down|up) the)|"
     r"(?:\w+ ){0,4}?(?:(?:in|on) the (?:next|neighbou?ring|adjacent|adjoining) (?:block|floor|level|street)|"
     r"(?:on|in) the (?:floor|level|storey|block) (?:above|below|next)|"
@@ -379,7 +388,7 @@ def _governs(word: str, prior: str, following: str, distance: int) -> bool:
 
 def _numbered_otherwise(entry: Entry, clause: _Clause) -> bool:
     """Whether the clause places the mention on another floor or block by its number."""
-    said = " ".join([*clause.before[-4:], clause.mention, *clause.after[:7]])
+    said = " ".join([*clause.before[-4:], clause.mention, *clause.after[:9]])
     if _GOES_ON.search(said):
         return False
     found = [(int(match[1]), int(match[2] or match[1])) for match in _NUMBERED.finditer(said)]

@@ -26,6 +26,8 @@ _AFTER_COMMA = word_set(
     now
     """
 )
+_ONE_CLAUSE = {(verb, "yet") for verb in ("has", "have", "had")}  # "has yet to open", "is not until May"
+_ONE_CLAUSE |= {(said, "until") for said in ("not", "isn't", "aren't", "wasn't", "here")}
 _OWN_CLAUSE = word_set("i we he she they it there this")  # "... and we went on"
 
 _ENDINGS = (
@@ -111,7 +113,7 @@ def tokenise(text: str) -> list[Token]:
                     clause += 1
         if comma and before == "no":
             tokens[-1] = replace(tokens[-1], word="no,")  # "a deck, no, a garden": an exclamation
-        starts = word in _CLAUSE_WORDS or (comma and word in _AFTER_COMMA)
+        starts = (word in _CLAUSE_WORDS and (before, word) not in _ONE_CLAUSE) or (comma and word in _AFTER_COMMA)
         if tokens and (starts or (word in _OWN_CLAUSE and before == "and")):
             clause += 1
         word = (word if word.endswith("s'") else word.rstrip("'")).strip("_")
