@@ -25,7 +25,7 @@ LAYERS = (
     ("mechanism",),
     ("pipelines",),
     ("lm_eval_backend",),
-    ("cli",),
+    ("cli", "__main__"),
 )
 MLX_FREE = ("records", "metrics", "judges", "methods", "tasks", "runs", "compare", "cli", "engine.requests")
 

@@ -70,8 +70,8 @@ def rows(header: RunHeader, summary: RunSummary) -> list[tuple[str, str]]:
 
 def _costs(summary: RunSummary) -> list[tuple[str, str]]:
     return [
-        ("peak cache", _of_full(summary.peak_cache_bytes, summary)),
-        ("cache at the end", _of_full(summary.end_cache_bytes, summary)),
+        ("peak cache", _of_full(summary.peak_cache_bytes, summary.peak_of_full)),
+        ("cache at the end", _of_full(summary.end_cache_bytes, summary.end_of_full)),
         ("full cache", _bytes(summary.full_cache_bytes)),
         ("rows kept", _share(summary.kept_fraction)),
         ("speed", _speed(summary)),
@@ -167,10 +167,8 @@ def _fired(summary: RunSummary) -> str:
     return f"in {fired} of {summary.n_ok} samples"
 
 
-def _of_full(count: int | None, summary: RunSummary) -> str:
-    if not count or not summary.full_cache_bytes:
-        return _bytes(count)
-    return f"{_bytes(count)}, {count / summary.full_cache_bytes:.0%} of the full cache"
+def _of_full(count: int | None, share: float | None) -> str:
+    return _bytes(count) if share is None else f"{_bytes(count)} at most; over all, {share:.0%} of the full cache"
 
 
 def _bytes(count: int | None) -> str:

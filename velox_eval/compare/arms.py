@@ -14,6 +14,7 @@ from velox_eval.records.config import ParamValue
 from velox_eval.records.schema import SampleRecord
 from velox_eval.records.score import Score, pooled
 from velox_eval.records.store import StoredRun
+from velox_eval.runs.summary import share_of_full
 from velox_eval.tasks import task_info
 
 # Scores other than a task's primary one say nowhere which way is better; these begin the names of those to keep low.
@@ -145,11 +146,9 @@ def _counts(run: StoredRun) -> Counts:
 
 def _cost(run: StoredRun, *, baseline: bool) -> ArmCost:
     records, summary = run.samples, run.header.summary
-    held = [r for r in records if r.peak_cache_bytes is not None and r.full_cache_bytes]
-    full = sum(r.full_cache_bytes or 0 for r in held)
     return ArmCost(
         peak_cache_bytes=largest(r.peak_cache_bytes for r in records),
-        peak_of_full=sum(r.peak_cache_bytes or 0 for r in held) / full if full else None,
+        peak_of_full=share_of_full(records, "peak_cache_bytes"),
         peak_total_bytes=largest(r.peak_total_bytes for r in records),
         end_cache_bytes=largest(r.end_cache_bytes for r in records),
         allocated_cache_bytes=largest(r.allocated_cache_bytes for r in records),

@@ -1,7 +1,8 @@
 """What choosing rows costs: decode steps and prompts under a method, beside plain caches, in turns on one machine.
 
 decode   the model's whole step, evaluated as the engine evaluates it, B sequences together in steady state: the cache
-         was filled with `budget` rows of a real prompt and has evicted since. Beside it, in the same turns:
+         was filled with `budget` rows of a real prompt and has evicted since. Work that a method does only every n-th
+         step shows in the median where `steps` is a multiple of n. Beside it, in the same turns:
 pinned   mlx-lm's KVCache that always attends to budget + 1 rows: its offset goes back after each step, so that position
          and rows stay the same. Its rows are those of the same prompt.
 full     the same KVCache with `context` rows (those of the prompt, over and over).

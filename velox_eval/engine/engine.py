@@ -329,7 +329,7 @@ class _Waiting:
                     sequence.ready = ready = replace(ready, footprint=needs)
             except (VeloxEvalError, ValueError, RuntimeError) as error:  # mlx raises the last two
                 self.next = None
-                yield Failure(request.sample_id, f"{type(error).__name__}: {error}")
+                yield Failure.of(request.sample_id, error)
                 continue
             reason = engine._finish_reason(sequence)
             if reason is not None:

@@ -92,7 +92,7 @@ class Fidelity:
                     try:
                         pairs.append(self._read(request))
                     except (VeloxEvalError, ValueError, RuntimeError) as error:  # mlx raises the last two
-                        yield Failure(request.sample_id, f"{type(error).__name__}: {error}")
+                        yield Failure.of(request.sample_id, error)
                 for done in _Lockstep(self, pairs).run():
                     if isinstance(done, Comparison):
                         yield done

@@ -113,7 +113,7 @@ class Likelihood:
         except (VeloxEvalError, ValueError, RuntimeError) as error:  # mlx raises the last two
             failed = context.waiting if again else context.spans
             for span in failed:
-                span.owner.error = f"{type(error).__name__}: {error}"
+                span.owner.error = Failure.of(span.owner.request.sample_id, error).error
             context.waiting = []
             return None, failed
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 from velox_eval.caches.use import CacheUse
+from velox_eval.errors import VeloxEvalError
 
 __all__ = [
     "CacheUse",
@@ -210,6 +213,16 @@ class Failure:
 
     sample_id: str
     error: str
+
+    @classmethod
+    def of(cls, sample_id: str, error: Exception) -> Failure:
+        """Returns the failure that `error` is; one that nobody foresaw names the line of the method it went through."""
+        text = f"{type(error).__name__}: {error}"
+        if isinstance(error, VeloxEvalError):
+            return cls(sample_id, text)
+        calls = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+        lines = [f"methods/{path.name}, line {line}" for path, line in calls if path.parent.name == "methods"]
+        return cls(sample_id, f"{text} ({lines[-1]})" if lines else text)
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def by_context(
         try:
             parts = _in_tokens(pending, tokenizer, limit)
         except ConfigError as error:
-            yield Failure(request.sample_id, f"{type(error).__name__}: {error}")
+            yield Failure.of(request.sample_id, error)
             continue
         for tokens, spans in parts.items():
             room = max(len(span.tokens) for span in spans)

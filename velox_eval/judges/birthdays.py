@@ -36,7 +36,6 @@ _TIMES = word_set(
 )
 _BIRTHDAY = {"birthday", "birthdays", "birthday's", "bday"}
 _TURNED = {"turned", "turns", "turning", "turn"}
-_BEING = {"is", "was", "am", "i'm"}
 _BLEW = {"blew", "blows", "blowing", "blow"}
 _AGE = re.compile(
     r"(?:\d{1,3}|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen|"
@@ -51,13 +50,11 @@ _OTHER_DAY = re.compile(
 )
 _NOT_THE_DAY = re.compile(
     r"\b(?:(?:day|days|week|weeks|month|months|soon|shortly) (?:before|after)|since|ahead of|leftovers from|until)"
-    r"(?: [\w']+){0,4}$"
+    r"(?: \w+){0,4}$"
 )
 _ORDINAL = re.compile(r"\d{2}th$|\w+(?:ieth|teenth)$")  # "Dad's seventieth"
 _YOURSELF = "yourself"
 _FIRST_PERSON = {"i", "me", "my", "we", "our", "us", "i'm", "mine", "i've", "we're"}
-_NARRATOR = {"i", "i'm", "i've", "my"}
-_GIFTS = word_set("birthday cake candle present gift card age")
 _NEAR = 6  # tokens between a person and the birthday
 _FAR = 80  # tokens between a pronoun and whom it stands for
 
@@ -85,10 +82,6 @@ def has_birthday(tokens: Sequence[Token], person: str, stands: Callable[[int], b
         elif _ORDINAL.match(token.word) and index:
             owned = tokens[index - 1].word.endswith("'s") and people.names_it(index - 1)
             found = owned and people.celebrated
-        elif token.word in _BEING or token.word.endswith("'s"):
-            found = people.celebrated and people.is_told_age(index) and people.is_subject(index + 1)
-        elif _AGE.match(token.word) and people.person == _YOURSELF:
-            found = people.says_own_age(index)
         elif token.word in _BLEW:
             following = {other.noun for other in tokens[index + 1 : index + 6]}
             found = bool(following & {"candle"}) and people.is_subject(index)
@@ -110,7 +103,6 @@ class _People:
         self.kin = singular(person.split()[-1])
         self.told_by_one = any(token.word in _FIRST_PERSON for token in tokens)
         self.celebrated = any(token.noun in {"birthday", "cake", "candle"} for token in tokens)
-        self.gifts = any(token.noun in _GIFTS for token in tokens)
         self.names = self._names()
 
     def _names(self) -> dict[str, int]:
@@ -155,8 +147,6 @@ class _People:
                 if index + 1 < at and self._known(index + 1):
                     return self._is(index + 1)
                 ranked = index + 2 < at and self._known(index + 2)
-                if tokens[index].quoted:
-                    return False  # another's: "'It's my birthday', she sang"
                 if ranked or word == "our":
                     return ranked and self._is(index + 2)
                 return self.person == _YOURSELF
@@ -187,29 +177,6 @@ class _People:
         """Whether an age comes within two words of "turned"."""
         return any(_AGE.match(token.word) for token in self.tokens[at + 1 : at + 3])
 
-    def is_told_age(self, at: int) -> bool:
-        """Whether only an age follows "is": "Our eldest is ten!", "is ten years old"."""
-        following = self.tokens[at + 1 : at + 4]
-        ages = [token for token in following if token.sentence == self.tokens[at].sentence]
-        if not ages or not _AGE.match(ages[0].word):
-            return False
-        rest = ages[2 if len(ages) > 1 and _AGE.match(ages[1].word) else 1 :]
-        return (
-            not rest or rest[0].word in {"years", "today", "now", "already", "and"} or rest[0].clause != ages[0].clause
-        )
-
-    def says_own_age(self, at: int) -> bool:
-        """Whether an age is a sentence of its own which the narrator takes up, and presents come: "Forty. I sighed"."""
-        tokens, sentence = self.tokens, self.tokens[at].sentence
-        start, end = at, at + 1
-        while start and tokens[start - 1].sentence == sentence and at - start < 3:
-            start -= 1
-        while end < len(tokens) and tokens[end].sentence == sentence and end - at < 3:
-            end += 1
-        alone = all(_AGE.match(token.word) for token in tokens[start:end])
-        grown = re.search(r"\d\d|teen$|ty$", tokens[start].word) is not None
-        return alone and grown and tokens[end : end + 1] != [] and tokens[end].word in _NARRATOR and self.gifts
-
     def is_subject(self, at: int, back: int = 0) -> bool:
         """Whether the person is who the word at `at` is about: the nearest before it, at most `back` sentences away."""
         for index in range(at - 1, max(-1, at - 6 - 15 * back), -1):
@@ -218,7 +185,7 @@ class _People:
                 return False
             if token.word in {"i", "i've", "i'm"}:
                 return self.person == _YOURSELF
-            if token.word in {"he", "she", "he's", "she's"}:
+            if token.word in {"he", "she"}:
                 owner = self._owner(index)
                 return owner is not None and self._is(owner)
             if self._known(index):
@@ -227,7 +194,7 @@ class _People:
 
     def _owner(self, at: int) -> int | None:
         """The nearest person before a pronoun that it can stand for."""
-        people = _MEN if self.tokens[at].word in {"his", "he", "he's", "him"} else _WOMEN
+        people = _MEN if self.tokens[at].word in {"his", "he", "him"} else _WOMEN
         for index in range(at - 1, max(-1, at - _FAR), -1):
             noun = self.tokens[self.names.get(self.tokens[index].noun, index)].noun
             ranked = self.tokens[index].word in _STAND_ALONE or noun.startswith("child")

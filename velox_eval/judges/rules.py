@@ -25,18 +25,7 @@ from itertools import pairwise
 from velox_eval.judges.base import Judge, Verdict
 from velox_eval.judges.birthdays import asked_persons, has_birthday
 from velox_eval.judges.standing import Entry, read, stands
-from velox_eval.judges.vocabulary import (
-    EXAMPLES,
-    HOLIDAY_MEALS,
-    HOLIDAYS,
-    OCCASIONS,
-    OCCASIONS_ALONE,
-    STOP_WORDS,
-    WEAK_IN_DIARIES,
-    WEAK_IN_DISHES,
-    WEAK_WORDS,
-    word_set,
-)
+from velox_eval.judges.vocabulary import OCCASIONS, OCCASIONS_ALONE, STOP_WORDS, WEAK_IN_DIARIES, WEAK_WORDS, word_set
 from velox_eval.judges.wording import Token, normal, root, singular, tokenise
 
 _NEAR_PLACE, _NEAR_DISH, _NEAR_EVENT = 10, 8, 16  # tokens that the words of one description may be apart
@@ -45,9 +34,6 @@ _LOOSE = re.compile(r"\b(?:and|or|with|of|in|by|for|from|to|at|on|across|along|d
 _BEFORE_DETAIL = re.compile(r"\b(?:with|for)\b")  # "hospital with various departments" is a hospital
 _BEFORE_COMPLEMENT = re.compile(r"\b(?:for|with|of|in|by|from|at|to)\b")
 _GOES_ON = re.compile(r"continu(?:e|es|ed|ing|ation)$")
-_EVENT_DAYS = word_set("monday tuesday wednesday thursday friday saturday sunday")
-_MUCH = word_set("comprehensive extensive large big major")
-_LITTLE = word_set("small compact tiny little modest pocket mini cramped")
 _HAVING = word_set("of for on in with where stands sits lies belongs sells selling serves serving")
 # A place whose kind has several names: one of these may stand for another after the same modifier.
 _KINDS = [
@@ -146,39 +132,14 @@ def _has(entry: Entry, part: str, number: int) -> bool:
     reach = _NEAR_PLACE if entry.about_places else _NEAR_DISH if entry.is_menu else _NEAR_EVENT
     reach += 3 * max(0, len(asked.words) - 2)
     places = [_places_of(entry, asked, index) for index in range(len(asked.words))]
-    lacking = kind == _PLACE and _lacks_details(entry, part)
     for anchor in sorted({start for found in places for start in found}):
         window = [_first(found, anchor, anchor + reach) for found in places]
         hits = [at for at in window if at is not None]
         if entry.about_places and _goes_on(entry, asked, window):
             return True
-        if lacking and _is_less(entry, window[asked.head]):
-            continue
         if _enough(asked, window, hits) and _belong_together(entry, asked, window, hits):
             return True
     return False
-
-
-def _lacks_details(entry: Entry, part: str) -> bool:
-    """Whether a large place is asked for "with" things of which the entry names none."""
-    head, *details = _BEFORE_DETAIL.split(part, maxsplit=1)
-    if not details or not _MUCH & set(head.split()):
-        return False
-    wanted = {token.root for token in _content_words(details[0], WEAK_WORDS)}
-    return not any(token.root in wanted for token in entry.tokens)
-
-
-def _is_less(entry: Entry, at: int | None) -> bool:
-    """Whether the place at `at` is small or of a special kind; without its details, it is not the large one asked for.
-
-    Only then: a hospital has departments without saying so.
-    """
-    if at is None:
-        return False
-    tokens = entry.tokens
-    near = [token for token in tokens[max(0, at - 6) : at + 7] if token.sentence == tokens[at].sentence]
-    special = at > 0 and tokens[at - 1].root in _MODIFIERS
-    return special or any(token.word in _LITTLE for token in near)
 
 
 def _first(found: Sequence[int], first: int, last: int) -> int | None:
@@ -197,31 +158,20 @@ def _enough(asked: _Asked, window: Sequence[int | None], hits: Sequence[int]) ->
 def _asked(part: str, kind: str) -> _Asked:
     """The words that carry a description; all its words when none does."""
     kept = _BEFORE_DETAIL.split(part)[0] if kind == _PLACE else part
-    weak = WEAK_WORDS | {_DIARY: WEAK_IN_DIARIES, _DISH: WEAK_IN_DISHES}.get(kind, frozenset())
+    weak = WEAK_WORDS | WEAK_IN_DIARIES if kind == _DIARY else WEAK_WORDS
     words = _content_words(kept, weak) or _content_words(part, weak) or tokenise(part)
     if kind == _DIARY and len(words) > 2 and words[0] == tokenise(part)[0] and words[0].word.endswith("ing"):
         words = words[1:]  # "building a rowing boat": the ribs, the planks, ... of it are as good
-    if kind == _NAME and _holiday(words) and words[-1].word in HOLIDAY_MEALS:
-        words = words[:-1]
     if kind == _DIARY and len(words) == 2 and words[-1].word in OCCASIONS and words[0].noun in OCCASIONS_ALONE:
         words = words[:-1]
     count = len(words)
-    wanted = {word.noun for word in words}
-    pieces = ({token.noun for token in tokenise(piece)} for piece in _BEFORE_COMPLEMENT.split(kept))
-    named = next((piece for piece in pieces if piece & wanted), set())  # "participating in A for B": A
+    named = {token.noun for token in tokenise(_BEFORE_COMPLEMENT.split(kept)[0])}
     main = frozenset(index for index, word in enumerate(words) if word.noun in named)
     loose = _LOOSE.search(kept) is not None and (" and " in kept or len(main) > 1)
-    head = max((index for index, word in enumerate(words) if word.noun in named), default=count - 1)
     must = main if count == 3 and loose and " and " not in kept and kind == _DIARY else frozenset()
-    if count > 3 and main and kind == _DIARY and words[head].word not in OCCASIONS:
-        must = frozenset({head})  # a sports team of children is no "children's sports camp for soccer"
     need = count if count <= 2 or (count == 3 and (not loose or kind == _NAME)) else -(-2 * count // 3)
+    head = max((index for index, word in enumerate(words) if word.noun in named), default=count - 1)
     return _Asked(tuple(words), need, must, main, head, " and " in kept, kind)
-
-
-def _holiday(words: Sequence[Token]) -> bool:
-    """Whether a name is that of a holiday and what is served on it."""
-    return len(words) > 1 and any(word.noun in HOLIDAYS for word in words[:-1])
 
 
 def _content_words(part: str, weak: frozenset[str]) -> list[Token]:
@@ -241,15 +191,12 @@ def _places_of(entry: Entry, asked: _Asked, index: int) -> list[int]:
     for first, second in pairwise(asked.words):
         if word in (first, second):
             forms.add(first.noun + second.noun if strict else root(first.noun + second.noun))
-    examples = EXAMPLES.get(word.noun, frozenset()) if not entry.about_places else frozenset()
     tokens = entry.tokens
     found = []
     for at, token in enumerate(tokens):
         form = token.noun if strict else token.root
         split = at + 1 < len(tokens) and _joined(token, tokens[at + 1], strict) == own
-        if asked.kind == _DISH and at + 1 < len(tokens) and tokens[at + 1].noun in _EVENT_DAYS:
-            continue  # "Taco Tuesday" is no taco
-        named = (form in forms or split or token.noun in examples) and (not strict or _is_the_thing(entry, asked, at))
+        named = (form in forms or split) and (not strict or _is_the_thing(entry, asked, at))
         if named and ((asked.main and index not in asked.main) or stands(entry, at)):
             found.append(at)
     return found
@@ -281,10 +228,7 @@ def _belong_together(entry: Entry, asked: _Asked, window: Sequence[int | None], 
         if last.item == first.item + 1:
             opening = next(token.word for token in tokens if token.item == last.item)
             return last.word.endswith("ed") or opening in {"with", "in", "on", "topped", "served"}
-        added = max(hits) - min(hits) == len(hits) - 1 and (window[asked.head] or max(hits)) < max(hits)
-        return last.item == first.item and (last.clause == first.clause or added)  # "a soup (vegan)"
-    if asked.kind == _NAME and any(word.noun in HOLIDAYS for word in asked.words):
-        return tokens[max(hits)].sentence - tokens[min(hits)].sentence <= 1  # "Sunday is the solstice. Our feast ..."
+        return last.item == first.item and last.clause == first.clause
     if asked.kind == _NAME and len(asked.words) == 2 and hits[0] > hits[1]:
         return tokens[hits[1] + 1].word in {
             "of",

@@ -76,8 +76,7 @@ lost missing stray
 call rang rung
 club group circle society
 night evening
-party celebration bash celebrate celebrates celebrated celebrating
-feast banquet
+party celebration bash
 guest visitor
 horse horseback
 recreation recreational leisure
@@ -95,9 +94,6 @@ culture cultural
 industry industrial
 commerce commercial
 residence residential
-luxury luxurious
-mindfulness mindful
-adventure adventurous
 corporate corporation
 bakery baker
 festival fest
@@ -136,23 +132,9 @@ poland polish
 africa african
 kenya kenyan
 """
-WEAK_IN_DISHES = word_set("surprise")
 WEAK_IN_DIARIES = word_set("job family")
 # The last word of an occasion that says nothing new: "the housewarming went on until two" is the housewarming party.
 OCCASIONS = word_set("party day ceremony race celebration")
-# The days that a menu keeps: the meal on one may be called a party, a feast or nothing at all.
-HOLIDAYS = word_set(
-    """
-    day newyear eve solstice birthday halloween christmas easter thanksgiving valentine valentines diwali hanukkah
-    anniversary carnival midsummer oktoberfest passover ramadan eid
-    """
-)
-HOLIDAY_MEALS = word_set("party celebration bash feast banquet meal dinner lunch brunch special event menu")
-# What counts as an example of a wider word, in diaries and menus.
-EXAMPLES = {
-    "animal": word_set("dog cat puppy kitten pet rabbit hamster pony"),
-    "barbecue": word_set("grill grilled grilling"),
-}
 OCCASIONS_ALONE = word_set("wedding housewarming marathon graduation christening baptism")
 _IRREGULAR = """
     children:child wives:wife people:person men:man women:woman loaves:loaf knives:knife shelves:shelf gave:give
@@ -169,7 +151,7 @@ FAMILY = {word: line.split()[0] for line in _FAMILIES.strip().splitlines() for w
 VERBS = """
 harvest pick
 hike trek
-clean sweep swept scrub
+clean sweep swept
 practice practise rehearse
 rent hire
 donate give
@@ -240,7 +222,6 @@ realtor > real estate agency
 real estate > real estate
 residential area > residential
 residential block > residential
-residential apartment > apartment
 dining area > dining hall
 dining room > dining hall
 dining space > dining hall
@@ -259,14 +240,6 @@ go missing > lost
 stray dog > lost dog
 miss dog > lost dog
 new year > newyear
-lunar new year > chinese newyear
-spring festival > chinese newyear
-police headquarters > police station
-police precinct > police station
-police department > police station
-headquarters of the police > police station
-headquarters of the city police > police station
-police force headquarters > police station
 conference hall > conference room
 meeting room > conference room
 fire house > fire station

@@ -12,7 +12,6 @@ from velox_eval.judges.vocabulary import FAMILY, IRREGULAR, PHRASES, VERBS, WHOL
 
 _WORD = re.compile(r"\w+(?:'\w+)*'?")
 _BETWEEN = re.compile(r"(?P<sentence>[.!?]+[\"')\]*]*(?=\s|$)|[;\n])|(?P<clause>[:()\[\]—–]|\s-\s|,)")
-_QUOTES = re.compile('["“”\n]')
 _TITLES = {"dr", "mr", "mrs", "ms", "st", "prof"}  # their full stop ends no sentence
 # Words that begin a clause of their own where one of these, or the word after a comma, stands.
 _CLAUSE_WORDS = word_set(
@@ -26,8 +25,6 @@ _AFTER_COMMA = word_set(
     now
     """
 )
-_ONE_CLAUSE = {(verb, "yet") for verb in ("has", "have", "had")}  # "has yet to open", "is not until May"
-_ONE_CLAUSE |= {(said, "until") for said in ("not", "isn't", "aren't", "wasn't", "here")}
 _OWN_CLAUSE = word_set("i we he she they it there this")  # "... and we went on"
 
 _ENDINGS = (
@@ -67,7 +64,6 @@ class Token:
 
     `noun` is its singular, `root` also drops what makes other kinds of words of it ("photographers" -> "photograph").
     Numbers of sentence, clause and item (what stands between commas) count through the passage.
-    `quoted` words stand between double quotation marks, so that "my" may be another's.
     """
 
     word: str
@@ -77,7 +73,6 @@ class Token:
     clause: int
     item: int
     capital: bool
-    quoted: bool = False
 
 
 def normal(text: str) -> str:
@@ -95,15 +90,12 @@ def tokenise(text: str) -> list[Token]:
     whole = _unified(text)
     tokens: list[Token] = []
     sentence = clause = item = end = 0
-    quoted = False
     for match in _WORD.finditer(whole):
         word = match[0].casefold()
         gap, end = whole[end : match.start()], match.end()
         before = tokens[-1].word if tokens else ""
         comma = False
         if gap != " ":
-            for mark in _QUOTES.findall(gap):
-                quoted = mark == "“" or (mark == '"' and not quoted)  # a new line or ” ends it
             for found in _BETWEEN.finditer(gap):
                 if found["sentence"] and not (before in _TITLES and found["sentence"] == "."):
                     sentence, clause, item = sentence + 1, clause + 1, item + 1
@@ -113,13 +105,13 @@ def tokenise(text: str) -> list[Token]:
                     clause += 1
         if comma and before == "no":
             tokens[-1] = replace(tokens[-1], word="no,")  # "a deck, no, a garden": an exclamation
-        starts = (word in _CLAUSE_WORDS and (before, word) not in _ONE_CLAUSE) or (comma and word in _AFTER_COMMA)
+        starts = word in _CLAUSE_WORDS or (comma and word in _AFTER_COMMA)
         if tokens and (starts or (word in _OWN_CLAUSE and before == "and")):
             clause += 1
         word = (word if word.endswith("s'") else word.rstrip("'")).strip("_")
         noun = singular(word)
         capital = match[0][0].isupper()
-        tokens.append(Token(word, noun, root(noun), sentence, clause, item, capital, quoted))
+        tokens.append(Token(word, noun, root(noun), sentence, clause, item, capital))
     return _with_phrases(tokens)
 
 
@@ -134,7 +126,7 @@ def _with_phrases(tokens: list[Token]) -> list[Token]:
                 first, last = part[0], part[-1]
                 for word in meant:
                     noun = singular(word)
-                    place = (first.sentence, first.clause, last.item, first.capital, first.quoted)
+                    place = (first.sentence, first.clause, last.item, first.capital)
                     result.append(Token(word, noun, root(noun), *place))
                 at += len(said)
                 break

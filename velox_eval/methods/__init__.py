@@ -14,11 +14,14 @@ __all__ = ["METHODS", "MethodConfig", "MethodSpec", "Parameter", "Value", "Varia
 
 
 def _collect() -> dict[str, MethodSpec]:
-    specs = {}
+    specs: dict[str, MethodSpec] = {}
+    found: dict[str, str] = {}
     for module in pkgutil.iter_modules(__path__):
         spec = getattr(importlib.import_module(f"{__name__}.{module.name}"), "SPEC", None)
         if isinstance(spec, MethodSpec):
-            specs[spec.name] = spec
+            if spec.name in specs:
+                raise ConfigError(f"methods/{found[spec.name]}.py and methods/{module.name}.py both name {spec.name!r}")
+            specs[spec.name], found[spec.name] = spec, module.name
     return specs
 
 

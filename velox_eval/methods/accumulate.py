@@ -6,7 +6,7 @@ here asks the device for a value.
 
 from __future__ import annotations
 
-from velox_eval.methods.policy import Rows, grouped, newest_key_logits
+from velox_eval.methods.policy import Rows, fresh, grouped, newest_key_logits
 from velox_eval.mlx import mx
 
 
@@ -18,21 +18,9 @@ def new_positions(rows: Rows) -> mx.array:
     return offsets + (newest if isinstance(newest, int) else newest[..., None])
 
 
-def fresh(rows: Rows) -> mx.array:
-    """Returns boolean [B, H, C]: the rows that just came in, whose entries in per-slot state are stale."""
-    return rows.positions > rows.newest - rows.new_keys.shape[2]
-
-
 def _has_earlier(rows: Rows) -> bool:
     """Whether a single row came in, and none is the first of its sequence: then all have some row to pay to."""
     return rows.new_keys.shape[2] == 1 and min(rows.seen, default=0) > 1
-
-
-def placed(rows: Rows, old: mx.array | None, new: mx.array) -> mx.array:
-    """Returns per-slot numbers [B, H, C]: `new` [B, H, S] at the rows that just came in, `old` at the others."""
-    if rows.new_slots is not None:
-        return mx.where(fresh(rows), new, 0.0 if old is None else old)
-    return new if old is None else mx.concatenate([old[..., : old.shape[-1] - new.shape[-1]], new], axis=-1)
 
 
 def key_attention(rows: Rows, counted: mx.array | None = None) -> mx.array:

@@ -24,10 +24,10 @@ the newest query's; their code for streaming has it too, with 16 rows and positi
 
 from __future__ import annotations
 
-from velox_eval.methods.accumulate import accumulated_key_attention, placed
+from velox_eval.methods.accumulate import accumulated_key_attention
 from velox_eval.methods.draws import by_head, hashed_uniform, keyed_uniform, stream
 from velox_eval.methods.h2o import budget_share
-from velox_eval.methods.policy import Policy, Rows, State, latest_attention
+from velox_eval.methods.policy import Policy, Rows, State, latest_attention, placed
 from velox_eval.methods.spec import MethodSpec, Parameter, Variant
 from velox_eval.methods.tova import N_SINK, check_sinks, min_budget_sinks
 from velox_eval.mlx import mx

@@ -23,8 +23,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from velox_eval.errors import ConfigError, MethodError
-from velox_eval.methods.accumulate import accumulated, fresh, key_attention, placed
-from velox_eval.methods.policy import Policy, Rows, State, grouped
+from velox_eval.methods.accumulate import accumulated, key_attention
+from velox_eval.methods.policy import Policy, Rows, State, fresh, grouped, placed
 from velox_eval.methods.snapkv import PromptWindow
 from velox_eval.methods.spec import MethodSpec, Parameter, Value, Variant
 from velox_eval.methods.tova import N_SINK, check_sinks

@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from velox_eval.methods.accumulate import accumulated, accumulated_key_attention, new_positions, placed, query_logits
+from velox_eval.methods.accumulate import accumulated, accumulated_key_attention, new_positions, query_logits
 from velox_eval.methods.draws import by_head, drawn, drawn_ahead, gumbel, hashed_uniform, keyed_uniform, stream
 from velox_eval.methods.h2o import budget_share, check_protected
-from velox_eval.methods.policy import Layer, Policy, Rows, State
+from velox_eval.methods.policy import Layer, Policy, Rows, State, placed
 from velox_eval.methods.spec import MethodSpec, Parameter, Value, Variant
 from velox_eval.methods.tova import N_SINK
 from velox_eval.mlx import mx

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from velox_eval.methods.accumulate import fresh
 from velox_eval.methods.h2o import check_protected
-from velox_eval.methods.policy import Layer, Policy, Rows, State
+from velox_eval.methods.policy import Layer, Policy, Rows, State, placed
 from velox_eval.methods.spec import MethodSpec, Parameter, Value, Variant, skip_first_layers
 from velox_eval.methods.tova import N_SINK
 from velox_eval.mlx import mx
@@ -38,12 +37,7 @@ class KNorm(Policy):
     def observe(self, rows: Rows, state: State) -> State:
         """Returns `norms` [B, H, C]: the L2 norm of each key."""
         norms = mx.linalg.norm(rows.new_keys.astype(mx.float32), axis=-1)
-        old = state.get("norms")
-        if old is None:
-            return {"norms": norms}
-        if rows.new_slots is None:  # the new rows are the last
-            return {"norms": mx.concatenate([old[..., : old.shape[-1] - norms.shape[-1]], norms], axis=-1)}
-        return {"norms": mx.where(fresh(rows), norms, old)}
+        return {"norms": placed(rows, state.get("norms"), norms)}
 
     def importance(self, rows: Rows, state: State) -> mx.array:
         """Returns minus the norm (the norm itself with `keep=high`)."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
+from velox_eval.errors import MethodError
 from velox_eval.methods.spec import Value
 from velox_eval.mlx import mx
 
@@ -48,22 +49,39 @@ class Rows:
     scale: float = 0.0  # what the model multiplies its logits by; with `needs_queries` only
     budgets: tuple[int | None, ...] = ()  # rows each sequence may keep; None: all
     place: mx.array | int = 0  # RoPE position of the first new row; [B, 1, 1] int32 where sequences differ
-    seen: tuple[int, ...] = ()  # tokens of each sequence so far
+    seen: tuple[int, ...] = ()  # tokens of each sequence so far, the new ones too; in prefill the same for all
     # Logits of one new token, float32, where attention has computed them: with `needs_queries` [B, H, G, C] of its
     # queries, with `key_as_query` [B, H, 1, C] of its key in place of one, scaled by 1/sqrt(D). Free slots: anything.
     logits: mx.array | None = None
 
     @property
     def keys(self) -> mx.array:
-        """The one layer's keys [B, H, C, D]; layers that choose together have none in common."""
-        ((keys, _),) = self.layers
-        return keys
+        """The one layer's keys [B, H, C, D]. Raises MethodError for layers that choose together."""
+        return self._only_layer[0]
 
     @property
     def values(self) -> mx.array:
-        """The one layer's values [B, H, C, Dv]; layers that choose together have none in common."""
-        ((_, values),) = self.layers
-        return values
+        """The one layer's values [B, H, C, Dv]. Raises MethodError for layers that choose together."""
+        return self._only_layer[1]
+
+    @property
+    def _only_layer(self) -> tuple[mx.array, mx.array]:
+        if len(self.layers) > 1:
+            raise MethodError(
+                "a policy that chooses_together reads rows through products, keys_at, values_at and new_values: the "
+                "layers have no array in common"
+            )
+        return self.layers[0]
+
+    @property
+    def new_values(self) -> mx.array:
+        """The values [B, H, S, Dv] of the rows that just came in."""
+        at, count = self.new_slots, self.new_keys.shape[2]
+        if isinstance(at, mx.array):
+            return self.values_at(at)
+        place = slice(-count, None) if at is None else at
+        parts = [values[:, :, place] for _, values in self.layers]
+        return parts[0] if len(parts) == 1 else mx.concatenate(parts)
 
     @property
     def heads(self) -> int:
@@ -129,7 +147,8 @@ class Policy:
     def observe(self, rows: Rows, state: State) -> State:
         """Returns the state after `rows.new_keys` came in; called once per step or block, before eviction.
 
-        Per-slot arrays arrive as wide as `rows`; a row's entry in a slot that was just written is stale.
+        Per-slot arrays arrive as wide as `rows`; a row's entry in a slot that was just written is stale (see `placed`).
+        Numbers must stay finite.
         """
         return state
 
@@ -138,12 +157,18 @@ class Policy:
         raise NotImplementedError
 
     def keep_scores(self, rows: Rows, state: State) -> mx.array:
-        """Returns `importance` with +inf on sinks, protected recent rows and free slots; [B, H, C] float32."""
+        """Returns `importance` with +inf on sinks, protected recent rows and free slots; [B, H, C] float32.
+
+        A worth that is no number goes first. Raises MethodError for an importance of another shape.
+        """
+        worth = self.importance(rows, state)
+        if worth.shape != rows.positions.shape:
+            raise MethodError(f"{type(self).__name__}.importance gave {worth.shape} for rows {rows.positions.shape}")
         # A free slot's position is -1, so the sink test covers it for every n_sink >= 0.
         protected = rows.positions < self.n_sink
         if self.protected_recent:
             protected = protected | (rows.positions > rows.newest - self.protected_recent)
-        return mx.where(protected, mx.inf, self.importance(rows, state))
+        return mx.where(protected, mx.inf, mx.where(mx.isnan(worth), -mx.inf, worth))
 
     def present(self, rows: Rows, state: State, longest: int) -> mx.array:
         """Returns the keys [B, H, C, D] as attention is to see them; the new ones are at their places already.
@@ -161,6 +186,18 @@ class Policy:
         evict (None: all). Only asked of policies that `merges`, right before the rows leave.
         """
         raise NotImplementedError
+
+
+def fresh(rows: Rows) -> mx.array:
+    """Returns boolean [B, H, C]: the rows that just came in, whose entries in per-slot state are stale."""
+    return rows.positions > rows.newest - rows.new_keys.shape[2]
+
+
+def placed(rows: Rows, old: mx.array | None, new: mx.array) -> mx.array:
+    """Returns per-slot numbers [B, H, C]: `new` [B, H, S] at the rows that just came in, `old` at the others."""
+    if rows.new_slots is not None:
+        return mx.where(fresh(rows), new, 0.0 if old is None else old)
+    return new if old is None else mx.concatenate([old[..., : old.shape[-1] - new.shape[-1]], new], axis=-1)
 
 
 def masked_softmax(logits: mx.array, rows: Rows) -> mx.array:

@@ -19,8 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from velox_eval.methods.accumulate import fresh
-from velox_eval.methods.policy import Layer, Policy, Rows, State
+from velox_eval.methods.policy import Layer, Policy, Rows, State, fresh
 from velox_eval.methods.rotation import Rotation
 from velox_eval.methods.spec import MethodSpec, Value, Variant
 from velox_eval.methods.tova import N_SINK, check_sinks, min_budget_sinks

@@ -7,19 +7,16 @@ Everything about the model runs on one thread of its own, whatever threads Dask 
 from __future__ import annotations
 
 import atexit
-import hashlib
 import os
 import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from platform import python_version
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
-import velox_eval
 from velox_eval.engine.requests import (
     Comparison,
     EngineReport,
@@ -34,7 +31,7 @@ from velox_eval.errors import VeloxEvalError
 from velox_eval.methods import MethodConfig, Value, resolve
 from velox_eval.pipelines.sweep import KeptModel
 from velox_eval.records.schema import ModelInfo
-from velox_eval.runs.environment import package_versions
+from velox_eval.runs.environment import code_sha256, package_versions
 from velox_eval.runs.plan import RunOptions
 from velox_eval.runs.runner import build_engine, model_info
 
@@ -111,16 +108,6 @@ def fingerprint(models: tuple[str, ...], methods: tuple[str, ...]) -> dict[str, 
         except VeloxEvalError as error:
             found[f"model {model}"] = f"missing ({error})"
     return found
-
-
-def code_sha256() -> str:
-    """Returns a hash over this package's Python files: two checkouts of one version may differ."""
-    root = Path(velox_eval.__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        digest.update(f"{path.relative_to(root).as_posix()}\0".encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,9 @@ class Identity(Frozen):
     route: str = Field(description="How the weights were held (types, kernels): it changes the last digits.")
     judge: str = Field(description="The judge's id with its version and, above one, how often it is asked.")
     versions: dict[str, str] = Field(description="Versions of the packages that answers depend on.")
+    code_sha256: str | None = Field(
+        default=None, description="SHA-256 of this package's code that makes answers; null where it made none."
+    )
     rescored_from: str | None = Field(
         default=None, description="Run whose answers were scored again; null for a fresh run."
     )

@@ -128,6 +128,12 @@ class RunSummary(Frozen):
     peak_total_bytes: int | None = Field(description="Largest over samples.")
     end_cache_bytes: int | None = Field(description="Largest over samples.")
     full_cache_bytes: int | None = Field(description="Largest over samples.")
+    peak_of_full: float | None = Field(
+        default=None, description="Peak bytes over the full cache's, of all samples together."
+    )
+    end_of_full: float | None = Field(
+        default=None, description="Bytes at the end over the full cache's, of all samples together."
+    )
     kept_fraction: float | None = Field(description="Mean over samples.")
     early_share: float | None = Field(description="Mean over samples.")
     decode_tokens_per_second: float | None = Field(description="All tokens decoded / seconds in which any was.")

@@ -12,7 +12,7 @@ from velox_eval.methods import MethodConfig
 from velox_eval.records.config import Identity
 from velox_eval.records.schema import MethodInfo, ModelInfo
 from velox_eval.records.store import RunFolder, RunStore
-from velox_eval.runs.environment import package_versions
+from velox_eval.runs.environment import ANSWERING, code_sha256, package_versions
 from velox_eval.runs.headers import data_info, draft_header, open_folder
 from velox_eval.runs.observer import Observer
 from velox_eval.runs.plan import Plan, RunOptions, make_plan
@@ -133,6 +133,7 @@ def identity(plan: Plan, model: ModelInfo) -> Identity:
         route=model.route,
         judge=plan.judge.id,
         versions=package_versions(plan.config.method),
+        code_sha256=code_sha256(ANSWERING),
     )
 
 

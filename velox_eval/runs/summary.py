@@ -57,6 +57,8 @@ def summarise(task: Task, header: RunHeader, records: Sequence[SampleRecord]) ->
         peak_total_bytes=largest(record.peak_total_bytes for record in answered),
         end_cache_bytes=largest(record.end_cache_bytes for record in answered),
         full_cache_bytes=largest(record.full_cache_bytes for record in answered),
+        peak_of_full=share_of_full(answered, "peak_cache_bytes"),
+        end_of_full=share_of_full(answered, "end_cache_bytes"),
         kept_fraction=mean(record.kept_fraction for record in answered),
         early_share=mean(record.early_share for record in answered),
         decode_tokens_per_second=_rate(cost.decode_tokens, cost.decode_seconds),
@@ -66,6 +68,13 @@ def summarise(task: Task, header: RunHeader, records: Sequence[SampleRecord]) ->
         judging=_judge_summary(ok),
         cost=cost,
     )
+
+
+def share_of_full(records: Iterable[SampleRecord], name: str) -> float | None:
+    """Returns the bytes that field `name` counts over those of the full cache, all samples together; None: no bytes."""
+    held = [record for record in records if getattr(record, name) is not None and record.full_cache_bytes]
+    full = sum(record.full_cache_bytes or 0 for record in held)
+    return sum(getattr(record, name) for record in held) / full if full else None
 
 
 def total_cost(sessions: Iterable[Session]) -> Cost:
