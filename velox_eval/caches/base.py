@@ -209,8 +209,8 @@ class EvictionCache(CountedCache):
 
     def _new_positions(self, keys: mx.array) -> mx.array:
         batch, heads, new, _ = keys.shape
-        first = mx.array(self.tokens_seen, mx.int32)[:, None, None]
-        return mx.broadcast_to(first + mx.arange(new, dtype=mx.int32), (batch, heads, new))
+        places = mx.array([[list(range(seen, seen + new))] for seen in self.tokens_seen], mx.int32)
+        return mx.broadcast_to(places, (batch, heads, new))
 
     def _reserve(self, needed: int, keys: mx.array, values: mx.array) -> Slots:
         """Makes room for `needed` slots, in steps of GROWTH up to the budget and the row that goes over it."""

@@ -23,11 +23,12 @@ def _has_earlier(rows: Rows) -> bool:
     return rows.new_keys.shape[2] == 1 and min(rows.seen, default=0) > 1
 
 
-def key_attention(rows: Rows, counted: mx.array | None = None) -> mx.array:
+def key_attention(rows: Rows, counted: mx.array | None = None, *, some: bool = False) -> mx.array:
     """Returns [B, H, S, C]: what each new key, standing in for a query, pays to the rows before it.
 
     Scaled by 1/sqrt(D). A new row pays nothing to itself, to later ones, to free slots and to rows that are not
     `counted` (boolean [B, H, C]; None: all are); where nothing is left, as before the first row, it pays nothing.
+    `some`: of the rows before it, one is sure to be counted.
     """
     if rows.new_keys.shape[2] == 1:
         logits = newest_key_logits(rows)
@@ -40,7 +41,7 @@ def key_attention(rows: Rows, counted: mx.array | None = None) -> mx.array:
     if counted is not None:
         before = before & counted[:, :, None]
     weights = mx.softmax(mx.where(before, logits, -mx.inf), axis=-1)
-    if counted is None and _has_earlier(rows):
+    if (counted is None or some) and _has_earlier(rows):
         return weights
     return mx.where(before, weights, 0.0)  # also where there was nothing to pay to
 

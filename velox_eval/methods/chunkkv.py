@@ -49,22 +49,24 @@ class ChunkKV(Policy):
         """
         mark = state.get("mark")
         mark = mx.zeros(rows.positions.shape) if mark is None else mx.where(fresh(rows), 0.0, mark)
+        leaving, stays = mark < 0, mark >= 0
         if self.params["score"] == "key_norm":
             mass = placed(rows, state.get("mass"), mx.linalg.norm(rows.new_keys.astype(mx.float32), axis=-1))
         else:
-            mass = accumulated(rows, state.get("mass"), key_attention(rows, mark >= 0), first=1.0)
-        body = (rows.positions >= self.n_sink) & (mark >= 0)
-        held = (rows.positions >= 0).sum(axis=-1, keepdims=True)
-        missing = held - _budgets(rows) - (mark < 0).sum(axis=-1, keepdims=True)
+            paid = key_attention(rows, stays, some=self.n_sink > 0)  # a sink is never marked
+            mass = accumulated(rows, state.get("mass"), paid, first=1.0)
+        body = (rows.positions >= self.n_sink) & stays
+        held = (rows.positions >= 0).sum(axis=-1, keepdims=True) if rows.any_free else rows.positions.shape[-1]
+        missing = held - _budgets(rows) - leaving.sum(axis=-1, keepdims=True)
         if rows.new_slots is None or "rank" not in state:
-            return {"mass": mass, **self._marked(rows, mass, mark, body, missing)}
-        return {"mass": mass, **self._marked_one(rows, mass, mark, body, missing, state["rank"])}
+            return {"mass": mass, **self._marked(mass, leaving, body, missing, rows)}
+        return {"mass": mass, **self._marked_one(mass, leaving, body, missing, rows, state["rank"])}
 
     def importance(self, rows: Rows, state: State) -> mx.array:
         """Returns what each row is worth, or its mark."""
         return mx.where(state["mark"] < 0, state["mark"], state["mass"])
 
-    def _marked(self, rows: Rows, mass: mx.array, mark: mx.array, body: mx.array, missing: mx.array) -> State:
+    def _marked(self, mass: mx.array, leaving: mx.array, body: mx.array, missing: mx.array, rows: Rows) -> State:
         """Marks whole chunks, lowest mean first, until `missing` [B, H, 1] rows are marked; from scratch."""
         size, slots = int(self.params["chunk_size"]), mass.shape[-1]
         order = mx.argsort(mx.where(body, rows.positions, NOWHERE), axis=-1)
@@ -78,10 +80,10 @@ class ChunkKV(Policy):
         left = body & (marks == 0)
         ahead = mx.cumsum(mx.take_along_axis(left, order, axis=-1).astype(mx.int32), axis=-1) - 1
         rank = mx.where(left, mx.take_along_axis(ahead, rank, axis=-1), slots)
-        return {"mark": mx.where(mark < 0, -2 * MARK, marks), "rank": rank.astype(mx.int32)}
+        return {"mark": mx.where(leaving, -2 * MARK, marks), "rank": rank.astype(mx.int32)}
 
     def _marked_one(
-        self, rows: Rows, mass: mx.array, mark: mx.array, body: mx.array, missing: mx.array, rank: mx.array
+        self, mass: mx.array, leaving: mx.array, body: mx.array, missing: mx.array, rows: Rows, rank: mx.array
     ) -> State:
         """Marks one chunk at most, where a row is `missing`: one came in, the newest of all."""
         size, slots = int(self.params["chunk_size"]), mass.shape[-1]
@@ -96,7 +98,7 @@ class ChunkKV(Policy):
         chosen = (rank >= first) & (rank < first + goes)
         after = mx.where((rank >= first + goes) & (rank < slots), rank - goes, rank)
         return {
-            "mark": mx.where(mark < 0, -2 * MARK, mx.where(chosen, -MARK, 0.0)),
+            "mark": mx.where(leaving, -2 * MARK, mx.where(chosen, -MARK, 0.0)),
             "rank": mx.where(chosen, slots, after).astype(mx.int32),
         }
 
