@@ -93,6 +93,8 @@ class EvictionCache(CountedCache):
         """
         if self._unseen_keys is not None:
             raise MethodError("this method ranks by the model's queries: run it inside a MethodSession")
+        if self.together is not None:
+            self.together.begin(self)
         self._shown = None  # nothing else may hold the buffers that are written to
         new = keys.shape[2]
         if keys.shape[0] != len(self.rows):
@@ -282,10 +284,6 @@ class EvictionCache(CountedCache):
         self._hole, self._has_hole = hole, over
         self.rows = [count - gone for count, gone in zip(self.rows, over, strict=True)]
 
-    def put_values(self, slots: mx.array, values: mx.array) -> None:
-        """Overwrites values alone, at slots int32 [B, H, n]."""
-        self.held_slots.put_values(slots, values)
-
     def moved(self, slots: Slots, rows: list[int]) -> None:
         """Takes other slots, in which each sequence holds `rows` rows without a hole."""
         self.slots, self.rows = slots, rows
@@ -342,6 +340,8 @@ class EvictionCache(CountedCache):
 
     def kept_positions(self) -> mx.array:
         """Returns int32 [B, H, C]: the true position of the row in each slot, -1 where none is held."""
+        if self.together is not None:
+            self.together.settle()
         positions = self.held_slots.positions
         if self._hole is None or not any(self._has_hole):
             return positions

@@ -68,7 +68,7 @@ def evict_one(caches: Sequence[EvictionCache], rows: Rows, state: State, over: l
         where, values, state = policy.merge(rows, state, holes, mask)
         merged = zip(caches, parted(where, layers), parted(values, layers), strict=True)
         for cache, at, new in merged if where.size else ():
-            cache.put_values(at, new)
+            cache.held_slots.put_values(at, new)
     for cache, hole in zip(caches, parted(holes, layers), strict=True):
         cache.leave_hole(hole, over)
     return state

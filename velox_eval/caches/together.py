@@ -71,6 +71,7 @@ class Together:
     def __init__(self, members: Sequence[EvictionCache]) -> None:
         # Weak: members hold this, and a cycle would keep their buffers until somebody collects garbage.
         self._members = [ref(cache) for cache in members]
+        self._index = {id(cache): index for index, cache in enumerate(members)}
         self._waiting: dict[int, Step] = {}  # by the member's index
         self._state: State | None = None  # of all members; None while each has its own
         for cache in members:
@@ -86,19 +87,26 @@ class Together:
         """Bytes of one layer's part of `arrays`."""
         return sum(int(array.nbytes) for array in self.arrays) // len(self._members)
 
+    def begin(self, cache: EvictionCache) -> None:
+        """Called before a layer's next token: one that still waits is out of step, and all choose alone from now on."""
+        if self._index[id(cache)] in self._waiting:
+            self.part()
+            for member in self._members:
+                if (layer := member()) is not None:
+                    layer.together = None
+
+    def settle(self) -> None:
+        """Has layers that wait choose by themselves, so that what they hold can be looked at."""
+        if self._waiting:
+            self.part()
+
     def add(self, step: Step) -> None:
         """Takes one layer's step; the last layer's has all of them choose."""
-        members = [member() for member in self._members]
-        index = next(index for index, cache in enumerate(members) if cache is step.cache)
-        if index in self._waiting:
-            self.part()  # a layer is a token ahead: the model does not run all of them
-        self._waiting[index] = step
-        alive = [cache for cache in members if cache is not None]
-        if len(alive) < len(members):
-            self.part()
-        elif len(self._waiting) == len(members):
-            if _alike(alive):
-                self._choose(alive)
+        self._waiting[self._index[id(step.cache)]] = step
+        if len(self._waiting) == len(self._members):
+            members = [self._waiting[index].cache for index in range(len(self._waiting))]
+            if _alike(members):
+                self._choose(members)
             else:
                 self.part()
 

@@ -221,7 +221,11 @@ class Failure:
         if isinstance(error, VeloxEvalError):
             return cls(sample_id, text)
         calls = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-        lines = [f"methods/{path.name}, line {line}" for path, line in calls if path.parent.name == "methods"]
+        lines = [
+            f"methods/{path.name}, line {line}"
+            for path, line in calls
+            if path.parts[-3:-1] == ("velox_eval", "methods")
+        ]
         return cls(sample_id, f"{text} ({lines[-1]})" if lines else text)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from velox_eval.methods.policy import Rows, State
 from velox_eval.methods.sums import over_slots
-from velox_eval.methods.window import CEILING, put_slot, put_voter
+from velox_eval.methods.window import CEILING, group_logits, put_slot, put_voter
 from velox_eval.mlx import mx
 
 SLOT_STATE = ("share", "asked")  # the arrays of the state whose last axis is the slots
@@ -44,7 +44,7 @@ def watched(
     if rows.new_slots is None:
         return _recomputed(rows, state, queries, voters, oldest_recent)
     if logits is None:
-        logits = rows.products(queries[:, :, :, 0])[:, :, :, None]
+        logits = group_logits(queries, rows)
     return _stepped(rows, state, queries, logits, voters, oldest_recent)
 
 
@@ -57,9 +57,9 @@ def _recomputed(rows: Rows, state: State, queries: mx.array, voters: int, oldest
     history = mx.concatenate([mx.take(state["ring"], oldest_first, axis=3), state["latest"], queries], axis=3)
     recent = history[:, :, :, -voters - 1 : -1]  # positions newest - voters to newest - 1
     ring = mx.take(recent, mx.array([(index - newest) % voters for index in range(voters)]), axis=3)
-    share, base = _weighed(_logits(ring, rows), rows, oldest_recent)
+    share, base = _weighed(group_logits(ring, rows), rows, oldest_recent)
     latest = history[:, :, :, -1:]
-    return {"ring": ring, "latest": latest, "asked": _logits(latest, rows), "share": share, "base": base}
+    return {"ring": ring, "latest": latest, "asked": group_logits(latest, rows), "share": share, "base": base}
 
 
 def _stepped(
@@ -90,11 +90,6 @@ def _stepped(
         "share": share * (1.0 / total),  # in place when nothing else holds the array
         "base": put_voter(state["base"], ring, base) + mx.log(total),
     }
-
-
-def _logits(queries: mx.array, rows: Rows) -> mx.array:
-    """Returns the logits [B, H, G, W, C] of queries [B, H, G, W, D] with the rows."""
-    return rows.products(queries.flatten(2, 3)).reshape(*queries.shape[:4], -1)
 
 
 def _weighed(logits: mx.array, rows: Rows, oldest_recent: mx.array | int) -> tuple[mx.array, mx.array]:

@@ -65,7 +65,7 @@ def _recomputed(rows: Rows, state: State, new: mx.array, window: int, scale: flo
     arrived = mx.array([p >= first_new for p in position])[:, None]
     voters = mx.where(arrived, mx.take(new, index, axis=3), state["voters"])
     there = mx.array([p >= 0 for p in position])[:, None]
-    logits = rows.products(voters.flatten(2, 3)).reshape(*voters.shape[:4], -1)
+    logits = group_logits(voters, rows)
     base = mx.where(there, _base(voters, logits, scale), NOT_YET)
     return {"voters": voters, "paid": mx.exp(mx.minimum(logits - base, CEILING)), "base": base}
 
@@ -77,7 +77,7 @@ def _stepped(rows: Rows, state: State, new: mx.array, window: int, scale: float 
     if scale is not None and rows.logits is not None:
         logits = newest_key_logits(rows)[:, :, None]  # [B, H, G, 1, C]
     else:
-        logits = rows.products(new[:, :, :, 0])[:, :, :, None]
+        logits = group_logits(new, rows)
     if rows.any_free:
         logits = mx.where(rows.positions[:, :, None, None] >= 0, logits, -mx.inf)
     base = _base(new, logits, scale)
@@ -87,6 +87,11 @@ def _stepped(rows: Rows, state: State, new: mx.array, window: int, scale: float 
         "paid": put_voter(paid, ring, mx.exp(mx.minimum(logits - base, CEILING))),
         "base": put_voter(state["base"], ring, base),
     }
+
+
+def group_logits(voters: mx.array, rows: Rows) -> mx.array:
+    """Returns the products [B, H, G, W, C] of voters [B, H, G, W, D], which carry the scale, with the rows."""
+    return rows.products(voters.flatten(2, 3)).reshape(*voters.shape[:4], -1)
 
 
 def put_slot(array: mx.array, slot: mx.array | slice | None, column: mx.array) -> mx.array:
