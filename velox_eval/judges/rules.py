@@ -190,7 +190,7 @@ def _places_of(entry: Entry, asked: _Asked, index: int) -> list[int]:
         forms |= {word.noun}
     for first, second in pairwise(asked.words):
         if word in (first, second):
-            forms.add(first.noun + second.noun if strict else root(first.noun + second.noun))
+            forms.add(_joined(first, second, strict))
     tokens = entry.tokens
     found = []
     for at, token in enumerate(tokens):
@@ -230,10 +230,8 @@ def _belong_together(entry: Entry, asked: _Asked, window: Sequence[int | None], 
             return last.word.endswith("ed") or opening in {"with", "in", "on", "topped", "served"}
         return last.item == first.item and last.clause == first.clause
     if asked.kind == _NAME and len(asked.words) == 2 and hits[0] > hits[1]:
-        return tokens[hits[1] + 1].word in {
-            "of",
-            "for",
-        }  # "season of truffles"; "on Friday: chicken pie" is no Pie Friday
+        # "season of truffles"; "on Friday: chicken pie" is no Pie Friday
+        return tokens[hits[1] + 1].word in {"of", "for"}
     if entry.is_menu:
         return asked.joined or tokens[min(hits)].sentence == tokens[max(hits)].sentence
     return not entry.about_places or _names_a_place(entry, asked, window, hits)
