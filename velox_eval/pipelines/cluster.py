@@ -18,6 +18,7 @@ from velox_eval.errors import ClusterError, VeloxEvalError
 from velox_eval.pipelines import cluster_worker
 from velox_eval.pipelines.cluster_connect import RESOURCE, ClusterOptions, connected, ctrl_c
 from velox_eval.pipelines.cluster_flights import ActiveRun, Flight, Order, Totals, Worker, split
+from velox_eval.pipelines.cluster_link import Link
 from velox_eval.pipelines.cluster_workers import SILENCE_SECONDS, Workers
 from velox_eval.pipelines.matrix import Plans, SweepPlan
 from velox_eval.pipelines.sweep import FAILURES, SweepObserver, SweepResult, SweepRun, check_results, failed
@@ -36,7 +37,7 @@ def sweep_on(options: ClusterOptions, plan: SweepPlan, observer: SweepObserver |
     observer = observer or SweepObserver()
     check_results(plan)
     with connected(options, observer.note) as client:
-        work = _Sweep(client, options, plan, observer)
+        work = _Sweep(Link(client, options), options, plan, observer)
         observer.sweep_begins(len(plan.runs), sum(run.samples for run in plan.runs))
         try:
             return work.run()
@@ -47,14 +48,14 @@ def sweep_on(options: ClusterOptions, plan: SweepPlan, observer: SweepObserver |
 class _Sweep:
     """One process's work on a sweep: a loop over what comes in."""
 
-    def __init__(self, client: Any, options: ClusterOptions, plan: SweepPlan, observer: SweepObserver) -> None:
-        self.client = client
+    def __init__(self, link: Link, options: ClusterOptions, plan: SweepPlan, observer: SweepObserver) -> None:
+        self.link = link
         self.options = options
         self.plan = plan
         self.observer = observer
         self.topic = f"velox-eval-{uuid.uuid4().hex}"
         self.inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        self.workers = Workers(client, options, plan, self.inbox, observer.note)
+        self.workers = Workers(link, options, plan, self.inbox, observer.note)
         self.plans = Plans()
         self.waiting = deque(plan.runs)
         self.active: list[ActiveRun] = []
@@ -64,7 +65,6 @@ class _Sweep:
         self.models: dict[str, ModelInfo] = {}
         self.done: dict[str, SweepRun] = {}
         self.totals = Totals()
-        self.connection: Any = None
         self.looked = -POLL_SECONDS
 
     def run(self) -> SweepResult:
@@ -97,9 +97,7 @@ class _Sweep:
             return
         self.looked = time.monotonic()
         gone = self.workers.look()
-        if self.client.scheduler_comm is not self.connection:  # at first, and when the scheduler was reached again
-            self.connection = self.client.scheduler_comm
-            self.client.subscribe_topic(self.topic, lambda event: self.inbox.put(("event", event[1])))
+        self.link.listen(self.topic, lambda message: self.inbox.put(("event", message)))
         for number, flight in list(self.flights.items()):
             if flight.worker.ident in gone:
                 self._died(number, flight)
@@ -111,12 +109,14 @@ class _Sweep:
         flight.heard = time.monotonic()
         if flight.future.done():
             self.inbox.put(("landed", number))
-        elif self.workers.forgotten(flight.future):
-            flight.future.cancel()
+        elif self.link.forgotten(flight.future):
+            self.link.drop(flight.future)
             self._failed_try(number, flight, f"worker {flight.worker.name} is not at work on it")
 
     def _send(self) -> None:
         """Gives every idle worker an order, of runs under way first; a run that is finished is shown."""
+        if not self.link.up:
+            return
         busy = {flight.worker.ident for flight in self.flights.values()}
         for worker in self.workers.ready():
             if worker.ident in busy:
@@ -150,14 +150,7 @@ class _Sweep:
             model = self.models[options.model]
             carried = cluster_worker.Order(self.topic, number, options, run.method, order.requests, model)
             task = (cluster_worker.answer, carried)
-        future = self.client.submit(
-            *task,
-            key=f"{self.topic}-{number}",
-            workers=[worker.address],
-            allow_other_workers=False,
-            resources={RESOURCE: 1},
-            pure=False,
-        )
+        future = self.link.submit(*task, key=f"{self.topic}-{number}", address=worker.address, resources={RESOURCE: 1})
         future.add_done_callback(lambda _future: self.inbox.put(("landed", number)))
         self.flights[number] = Flight(order, worker, future)
         if order.requests is not None:
@@ -216,19 +209,19 @@ class _Sweep:
         flight = self.flights.get(number)
         if flight is None:
             return  # sent again meanwhile, or given up
-        future, run = flight.future, flight.order.run
-        if future.status == "cancelled":  # the connection to the scheduler was lost, and all futures with it
+        run, landing = flight.order.run, self.link.landing(flight.future)
+        if landing.state == "result":
+            self._landed_well(number, flight, landing.value)
+        elif landing.state == "lost":
             self._again(number, flight)
-            return
-        error = future.exception()
-        if isinstance(error, VeloxEvalError):
+        elif landing.state == "away":
+            return  # its worker is missed, or it is asked after
+        elif isinstance(landing.value, VeloxEvalError):
             self._land(number, flight)
-            self._give_up(run, error)
-            return
-        if error is not None:
+            self._give_up(run, landing.value)
+        else:
+            error = landing.value
             self._failed_try(number, flight, f"{type(error).__name__}: {' '.join(str(error).split())}")
-            return
-        self._landed_well(number, flight, future.result())
 
     def _landed_well(self, number: int, flight: Flight, result: Any) -> None:
         run = flight.order.run
@@ -275,7 +268,7 @@ class _Sweep:
     # What goes wrong
 
     def _died(self, number: int, flight: Flight) -> None:
-        flight.future.cancel()
+        self.link.drop(flight.future)
         self._failed_try(number, flight, f"worker {flight.worker.name} died")
 
     def _failed_try(self, number: int, flight: Flight, why: str) -> None:
@@ -330,7 +323,7 @@ class _Sweep:
         self.orders = deque(order for order in self.orders if order.run is not run)
         for number, flight in list(self.flights.items()):
             if flight.order.run is run:
-                flight.future.cancel()
+                self.link.drop(flight.future)
                 self._land(number, flight)
 
     def _finish_if_through(self, run: ActiveRun) -> None:

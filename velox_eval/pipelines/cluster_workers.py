@@ -12,9 +12,9 @@ from velox_eval.errors import ClusterError
 from velox_eval.pipelines import cluster_worker
 from velox_eval.pipelines.cluster_connect import RESOURCE, ClusterOptions
 from velox_eval.pipelines.cluster_flights import Worker
+from velox_eval.pipelines.cluster_link import Link
 from velox_eval.pipelines.matrix import SweepPlan
 
-_ASK_SECONDS = 10.0  # for a list of workers
 SILENCE_SECONDS = 20.0  # after which a worker is asked whether it is at work
 
 
@@ -27,13 +27,13 @@ class Workers:
 
     def __init__(
         self,
-        client: Any,
+        link: Link,
         options: ClusterOptions,
         plan: SweepPlan,
         inbox: queue.SimpleQueue[tuple[str, Any]],
         note: Callable[[str], None],
     ) -> None:
-        self.client = client
+        self.link = link
         self.options = options
         self.inbox = inbox
         self.note = note
@@ -54,7 +54,9 @@ class Workers:
 
         Raises ClusterError when the scheduler is gone, or when nobody could be used for too long.
         """
-        found = self._listed()
+        found = self.link.workers()
+        if found is None:  # who was there counts
+            return set()
         gone = self._known.keys() - found.keys()
         for ident in gone:
             del self._known[ident]
@@ -68,25 +70,10 @@ class Workers:
         elif self._known:
             raise ClusterError(f"no worker can be used: {'; '.join(self._reasons.values())}")
         elif time.monotonic() - self._last_seen > self.options.patience:
-            where = self.options.scheduler or "the local cluster"
-            raise ClusterError(f"no worker came to {where} for {self.options.patience:g} s; scripts/worker starts some")
-        return gone
-
-    def forgotten(self, future: Any) -> bool:
-        """Returns whether nobody is at work on `future`, though it has not ended: a scheduler can lose one.
-
-        False where nobody can be asked.
-        """
-        if future.done():
-            return False
-        try:
-            return not self.client.sync(
-                self.client.scheduler.call_stack, keys=[future.key], callback_timeout=_ASK_SECONDS
+            raise ClusterError(
+                f"no worker came to {self.link.where} for {self.options.patience:g} s; scripts/worker starts some"
             )
-        except KeyError:  # the scheduler does not know it
-            return True
-        except OSError:  # comm and time-out errors are
-            return False
+        return gone
 
     def _ask_again(self) -> None:
         """Meets workers anew whose answer is overdue and that nobody is working on."""
@@ -97,41 +84,20 @@ class Workers:
             worker.heard = time.monotonic()
             if future.done():
                 self.inbox.put(("checked", ident))
-            elif self.forgotten(future):
+            elif self.link.forgotten(future):
                 del self._known[ident], self._asked[ident]
-
-    def _listed(self) -> dict[str, tuple[str, Mapping[str, Any]]]:
-        """Ident -> address and description. While the client tries to reach a scheduler again, who was there counts."""
-        deadline = time.monotonic() + _ASK_SECONDS
-        while self.client.status == "connecting" and time.monotonic() < deadline:
-            time.sleep(0.1)
-        if self.client.status not in ("running", "connecting"):
-            raise self._lost()
-        try:
-            scheduler = self.client.sync(self.client.scheduler.identity, callback_timeout=_ASK_SECONDS)
-        except OSError as error:  # comm and time-out errors are
-            if self.client.status == "connecting":
-                return {ident: (worker.address, {}) for ident, worker in self._known.items()}
-            raise self._lost() from error
-        return {str(info["id"]): (address, info) for address, info in scheduler["workers"].items()}
-
-    def _lost(self) -> ClusterError:
-        where = self.options.scheduler or "the local cluster"
-        return ClusterError(f"the scheduler at {where} is gone; what is done is on record, the same command goes on")
 
     def _meet(self, worker: Worker, info: Mapping[str, Any]) -> None:
         self._known[worker.ident] = worker
         if RESOURCE not in info.get("resources", {}):
             self.refuse(worker, f"it offers no resource {RESOURCE!r}: start it with scripts/worker")
             return
-        future = self.client.submit(
+        future = self.link.submit(
             cluster_worker.fingerprint,
             tuple(self._models),
             self._methods,
             key=f"velox-eval-ask-{uuid.uuid4().hex}",
-            workers=[worker.address],
-            allow_other_workers=False,
-            pure=False,
+            address=worker.address,
         )
         self._asked[worker.ident] = future
         future.add_done_callback(lambda _future: self.inbox.put(("checked", worker.ident)))
@@ -141,16 +107,15 @@ class Workers:
         future, worker = self._asked.pop(ident, None), self._known.get(ident)
         if future is None or worker is None:
             return
-        if future.status == "cancelled":
-            del self._known[ident]  # the connection was lost: it is met again
+        landing = self.link.landing(future)
+        if landing.state in ("lost", "away"):
+            del self._known[ident]  # it is met again, if it is there
             return
-        error = future.exception()
-        if error is not None:
-            self.refuse(
-                worker, f"it has no velox-eval that works ({type(error).__name__}: {' '.join(str(error).split())})"
-            )
+        if landing.state == "error":
+            why = f"{type(landing.value).__name__}: {' '.join(str(landing.value).split())}"
+            self.refuse(worker, f"it has no velox-eval that works ({why})")
             return
-        found: dict[str, str] = future.result()
+        found: dict[str, str] = landing.value
         missing = [f"{name} is {text}" for name, text in found.items() if text.startswith("missing (")]
         for name, text in {} if missing else found.items():
             self._expected.setdefault(name, text)
