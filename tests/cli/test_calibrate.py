@@ -40,5 +40,11 @@ def test_a_text_of_ones_own_is_named_by_its_content(
     assert done.returncode == 0, done.stderr
     name = done.stdout.split("calibration=")[1].strip()
     assert (len(name), (list((tmp_path / "cache").rglob(f"{name}.safetensors")) != [])) == (12, True)
+    monkeypatch.setitem(os.environ, "VELOX_EVAL_CACHE", str(text))
+    nowhere = velox_eval("calibrate", str(tiny_model_dir))
+    assert (nowhere.returncode, nowhere.stderr) == (
+        2,
+        f"velox-eval: error: cannot write into {text}: {text} is a file\n",
+    )
     missing = velox_eval("calibrate", str(tiny_model_dir), "--text", "nowhere.txt")
     assert (missing.returncode, "nowhere.txt" in missing.stderr, missing.stderr.count("\n")) == (2, True, 1)

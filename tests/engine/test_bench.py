@@ -203,6 +203,8 @@ def test_what_cannot_work_is_refused(bench: Bench) -> None:
         bench.prefill([method], context=4096, repeats=1)
     with pytest.raises(ConfigError, match="full has no budget"):
         bench.decode(resolve("full"), batch=1, repeats=1)
+    with pytest.raises(ConfigError, match=r"batch=99999999 takes [\d,]+ bytes of caches, and this machine has [\d,]+"):
+        bench.decode(method, batch=99_999_999, repeats=1)
 
 
 def test_feeding_in_chunks_is_feeding_at_once(loaded: LoadedModel, bench: Bench) -> None:

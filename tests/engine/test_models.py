@@ -126,7 +126,7 @@ def test_quantised_routes_agree_and_hold_no_half_precision(
 def test_weights_too_large_for_the_memory_stay_quantised(copy_of_tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quantise(copy_of_tiny, 4, mx.float32)
     monkeypatch.setattr(models, "load_fast_blas", lambda: FAST)
-    monkeypatch.setattr(models, "free_memory_bytes", lambda: 10_000)
+    monkeypatch.setattr(models, "free_memory", lambda: 10_000)
     loaded = load_model(str(copy_of_tiny))
     assert loaded.route in ("quantised, float32 scales", "as stored")
 

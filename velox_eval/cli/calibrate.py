@@ -15,10 +15,13 @@ def calibrate(
     """Measure the directions that qfilters:paper ranks by, once a model."""
     from velox_eval.engine.calibration import BUNDLED
     from velox_eval.engine.calibration import calibrate as measure
+    from velox_eval.engine.model_store import cache_directory
     from velox_eval.engine.models import load_model
+    from velox_eval.records.output import check_folder
     from velox_eval.tasks.calibration_text import calibration_text
 
     words = calibration_text() if text is None else _read(text)
+    check_folder(cache_directory())
     done = measure(load_model(model), words)
     setting = "" if done.name == BUNDLED else f" --set calibration={done.name}"
     typer.echo(f"measured on {done.tokens} tokens: {done.path}\nuse it with: --method qfilters:paper{setting}")

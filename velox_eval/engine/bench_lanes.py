@@ -15,8 +15,10 @@ from typing import Any
 from velox_eval.caches.base import EvictionCache
 from velox_eval.caches.together import choose_together
 from velox_eval.engine.engine import Engine
+from velox_eval.engine.memory import machine_memory
 from velox_eval.engine.requests import Generate, Sampling
 from velox_eval.engine.sampling import choose
+from velox_eval.errors import ConfigError
 from velox_eval.mlx import mx
 from velox_eval.mlx_lm import KVCache, make_prompt_cache
 
@@ -116,6 +118,7 @@ def method_lane(engine: Engine, text_of: Callable[[int], str], budget: int, batc
     """Returns `batch` sequences under the engine's method, each the same prompt of `budget` tokens, every layer full.
 
     `text_of(n)` is a text of n tokens. Where layers have budgets of their own, more tokens follow until all are full.
+    Raises ConfigError for a batch beyond this machine's memory.
     """
     ready = engine.prepare(Generate("bench", text_of(budget), 1))
     engine.read(ready)
@@ -124,6 +127,7 @@ def method_lane(engine: Engine, text_of: Callable[[int], str], budget: int, batc
     if missing > 0:
         feed(engine.model, engine.encode(text_of(missing)), caches, engine.prefill_step)
     if batch > 1:
+        _check_fits(batch, sum(cache.allocated_bytes + cache.aux_bytes for cache in caches))
         caches = [EvictionCache.stack([cache] * batch) for cache in caches]
         choose_together(caches)
     mx.eval([cache.state for cache in caches])
@@ -144,9 +148,22 @@ def plain_caches(model: Any, tokens: Sequence[int], prefill_step: int) -> list[A
 
 
 def plain_lane(model: Any, caches: Sequence[Any], rows: int, batch: int) -> Lane:
-    """Returns `batch` sequences pinned at `rows` rows, those of one sequence's plain caches over and over."""
+    """Returns `batch` sequences pinned at `rows` rows, those of one sequence's plain caches over and over.
+
+    Raises ConfigError for a batch beyond this machine's memory.
+    """
+    held = [cache for cache in caches if type(cache) is KVCache]
+    _check_fits(batch, sum((cache.keys.nbytes + cache.values.nbytes) // cache.keys.shape[2] * rows for cache in held))
     longer = [_repeated(cache, rows, batch) if type(cache) is KVCache else copy.deepcopy(cache) for cache in caches]
     return Lane(model, longer, batch, pinned=rows)
+
+
+def _check_fits(batch: int, sequence_bytes: int) -> None:
+    if batch * sequence_bytes > machine_memory():
+        raise ConfigError(
+            f"batch={batch} takes {batch * sequence_bytes:,} bytes of caches, and this machine has "
+            f"{machine_memory():,}: at most {machine_memory() // sequence_bytes} sequences fit, less the model"
+        )
 
 
 def feed(model: Any, tokens: Sequence[int], caches: Sequence[Any], prefill_step: int) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from velox_eval.blas import blas_status, mlx_gpu_build, usable_cores
+from velox_eval.engine.memory import free_memory, machine_memory
 from velox_eval.engine.model_store import KNOWN_MODELS, cache_directory, is_present, model_directory
-from velox_eval.engine.models import free_memory_bytes
 from velox_eval.mlx import mx
 
 _PACKAGES = (
@@ -48,8 +48,8 @@ def report() -> dict[str, Any]:
         "executable": sys.executable,
         "platform": platform.platform(),
         "cores": usable_cores(),
-        "memory_bytes": _memory_bytes(),
-        "free_memory_bytes": free_memory_bytes(),
+        "memory_bytes": machine_memory(),
+        "free_memory_bytes": free_memory(),
         "packages": {name: _version(name) for name in _PACKAGES},
         "device": device,
         "blas": {"kind": blas.kind, "path": blas.path, "threads": blas.threads, "fast": blas.fast, "why": blas.reason},
@@ -100,13 +100,6 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _memory_bytes() -> int | None:
-    names = os.sysconf_names if hasattr(os, "sysconf_names") else {}
-    if "SC_PHYS_PAGES" not in names:
-        return None
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _tree_bytes(folder: Path) -> int:

@@ -6,7 +6,6 @@ depend on who shares its batch: caches, budgets, random streams and stop rules a
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from velox_eval.caches.session import MethodSession, Prompt, cache_use
 from velox_eval.caches.together import stacked
 from velox_eval.engine.admission import Admission, Footprint, footprint, layer_shapes, settled
 from velox_eval.engine.calibration import find_directions
+from velox_eval.engine.memory import half_the_memory
 from velox_eval.engine.models import LoadedModel
 from velox_eval.engine.requests import EngineReport, Failure, FinishReason, Generate, Generation, Progress, Sampling
 from velox_eval.engine.sampling import choose, sample_seed, without
@@ -63,11 +63,6 @@ class _Sequence:
     @property
     def request(self) -> Generate:
         return self.ready.request
-
-
-def half_the_memory() -> int:
-    """Returns half the machine's physical memory in bytes, what caches may take by default."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 class Engine:

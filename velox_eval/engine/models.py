@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from velox_eval.blas import BlasStatus, load_fast_blas
+from velox_eval.engine.memory import free_memory
 from velox_eval.engine.model_identity import content_sha256
 from velox_eval.engine.model_store import KNOWN_MODELS, fetch_model
 from velox_eval.engine.safetensors_check import check_safetensors
@@ -229,18 +230,8 @@ def _dense_fits(model: Module) -> bool:
     """Whether float32 copies of all weights leave room in the free memory."""
     from mlx_lm.utils import get_total_parameters
 
-    free = free_memory_bytes()
+    free = free_memory()
     return free is None or 4 * get_total_parameters(model) < _MEMORY_SHARE * free
-
-
-def free_memory_bytes() -> int | None:
-    """Memory that a new process could use without swapping, or None where the system does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except FileNotFoundError:
-        return None
-    kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.endswith("kB")}
-    return kilobytes["MemAvailable"] * 1024 if "MemAvailable" in kilobytes else None
 
 
 def _activation_dtype(model: Module) -> str:

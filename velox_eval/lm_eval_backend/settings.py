@@ -89,7 +89,7 @@ def batch_setting(
         raise ConfigError(f"batch_size={batch_size!r} is no number of sequences; write a number from 1, or auto")
     if max_batch_size is None:
         return "auto", limit
-    from velox_eval.engine.engine import half_the_memory
+    from velox_eval.engine.memory import half_the_memory
 
     return int(max_batch_size), limit or half_the_memory()
 

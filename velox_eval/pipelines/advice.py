@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
+from velox_eval.engine.memory import machine_memory
 from velox_eval.engine.model_identity import content_sha256
 from velox_eval.engine.skeleton import Skeleton, find_configuration
 from velox_eval.errors import ConfigError, MethodError
 from velox_eval.methods import MethodConfig, resolve
-from velox_eval.pipelines.capacity import BASELINE, Need, Planner, machine_memory
+from velox_eval.pipelines.capacity import BASELINE, Need, Planner
 from velox_eval.pipelines.evidence import Measured
 from velox_eval.records.config import DEFAULT_PREFILL_STEP, Frozen
 from velox_eval.tasks import task_info

@@ -6,13 +6,13 @@ evaluated. The model is its skeleton; no weights are made or read.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from velox_eval.caches.attention_tap import attention_tap
 from velox_eval.caches.session import MethodSession, Prompt, array_bytes
 from velox_eval.engine.admission import Admission, LayerShape, footprint, layer_shapes
+from velox_eval.engine.memory import machine_memory
 from velox_eval.engine.skeleton import Skeleton
 from velox_eval.errors import ConfigError, MethodError
 from velox_eval.methods import MethodConfig, resolve
@@ -77,11 +77,6 @@ class Wanted:
     method: str
     budget: int | None = None
     keep: float | None = None
-
-
-def machine_memory() -> int:
-    """Returns this machine's physical memory in bytes."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 class Planner:
