@@ -112,6 +112,28 @@ def test_a_layer_that_is_asked_or_fed_by_itself_goes_on(asked: bool) -> None:
     assert results[0] == results[1]
 
 
+@pytest.mark.parametrize("ask", ["stack", "select"])
+def test_a_layer_that_waits_for_the_others_loses_its_row_first(ask: str) -> None:
+    case = next(case for case in TOGETHER if case.method == "morphkv")
+    results = []
+    for together in (False, True):
+        _, sessions = batch(case, (30, 30))
+        caches = alone(sessions)
+        if together:
+            choose_together(caches)
+        key = mx.ones((2, *caches[0].slots.keys.shape[1:2], 1, caches[0].slots.keys.shape[3]))
+        caches[0].update_and_fetch(key, key)
+        caches[0].attended(mx.repeat(key, 2, axis=1), 0.3)
+        if ask == "stack":
+            joint = EvictionCache.stack(caches[:1])
+        else:
+            joint = caches[0]
+            joint.select([1])
+        assert joint.rows == [case.budget] * len(joint.rows)
+        results.append(np.sort(np.array(joint.kept_positions())).tolist())
+    assert results[0] == results[1]
+
+
 def test_a_batch_that_takes_layers_in_lets_go_of_them_at_once() -> None:
     """Without a garbage collection: buffers of whole layers would be held twice until then."""
     case = next(case for case in TOGETHER if case.method == "morphkv")

@@ -336,12 +336,16 @@ class EvictionCache(CountedCache):
         arrays = [None if self.slots is None else self.slots.positions, self._hole]
         return sum(int(array.nbytes) for array in arrays if array is not None)
 
+    def _settle(self) -> None:
+        """Has what the last token costs gone, where this layer still waits for the others."""
+        if self.together is not None:
+            self.together.settle()
+
     # Counting.
 
     def kept_positions(self) -> mx.array:
         """Returns int32 [B, H, C]: the true position of the row in each slot, -1 where none is held."""
-        if self.together is not None:
-            self.together.settle()
+        self._settle()
         positions = self.held_slots.positions
         if self._hole is None or not any(self._has_hole):
             return positions
@@ -382,6 +386,8 @@ class EvictionCache(CountedCache):
     @classmethod
     def stack(cls, caches: Sequence[EvictionCache]) -> EvictionCache:
         """Returns one cache holding the sequences of all, in order; those given must not be used afterwards."""
+        for cache in caches:
+            cache._settle()
         first = caches[0]
         joined = cls(first.policy, None, evict_block=first.evict_block)
         for name in PER_SEQUENCE:
@@ -404,6 +410,7 @@ class EvictionCache(CountedCache):
 
     def select(self, sequences: Sequence[int]) -> None:
         """Keeps only these sequences, in this order."""
+        self._settle()
         index = mx.array(list(sequences))
         for name in PER_SEQUENCE:
             setattr(self, name, [getattr(self, name)[i] for i in sequences])
