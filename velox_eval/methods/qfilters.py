@@ -23,7 +23,7 @@ from collections.abc import Mapping
 
 from velox_eval.errors import ConfigError, MethodError
 from velox_eval.methods.h2o import check_protected
-from velox_eval.methods.policy import Layer, Policy, Rows, State
+from velox_eval.methods.policy import Layer, Policy, Rows, State, placed
 from velox_eval.methods.spec import MethodSpec, Parameter, Value, Variant
 from velox_eval.methods.tova import N_SINK
 from velox_eval.mlx import mx
@@ -32,30 +32,41 @@ from velox_eval.mlx import mx
 class QFilters(Policy):
     """Ranks by projection on the main axis of the first keys."""
 
+    slot_state = ("worth",)
+
     def __init__(self, params: Mapping[str, Value], layer: Layer | None = None) -> None:
         super().__init__(params, layer)
         self.protected_recent = int(params["recent"])
         self.first_cut = int(params["calib_tokens"])
 
     def observe(self, rows: Rows, state: State) -> State:
-        """Returns `direction` [B, H, D] float32: zeros until enough keys are there, then the same for ever."""
-        new = rows.new_keys.shape[2]
-        settles = [seen >= self.first_cut > seen - new for seen in rows.seen]
-        if "direction" in state and not any(settles):
-            return state
-        batch, heads, _, dim = rows.keys.shape
+        """Returns what ranks the rows.
+
+        `direction` [B, H, D] float32: zeros until enough keys are there, then the same for ever. `worth` [B, H, C]:
+        each key's projection on it, times `sign`.
+        """
+        batch, heads, new, dim = rows.new_keys.shape
         direction = state.get("direction", mx.zeros((batch, heads, dim)))
+        settles = [seen >= self.first_cut > seen - new for seen in rows.seen]
         if any(settles):
             direction = mx.where(mx.array(settles)[:, None, None], main_axis(rows), direction)
-        return {"direction": direction}
+            worth = self._projection(rows.keys, direction)
+        else:
+            worth = placed(rows, state.get("worth"), self._projection(rows.new_keys, direction))
+        return {"direction": direction, "worth": worth}
 
     def importance(self, rows: Rows, state: State) -> mx.array:
         """Returns the key's projection on the direction, times `sign`."""
-        return int(self.params["sign"]) * projection(rows.keys, state["direction"])
+        return state["worth"]
+
+    def _projection(self, keys: mx.array, direction: mx.array) -> mx.array:
+        return int(self.params["sign"]) * projection(keys, direction)
 
 
 class QFiltersPaper(Policy):
     """Ranks by projection on the direction of the model's queries."""
+
+    slot_state = ("worth",)
 
     def __init__(self, params: Mapping[str, Value], layer: Layer | None = None) -> None:
         super().__init__(params, layer)
@@ -67,9 +78,14 @@ class QFiltersPaper(Policy):
             )
         self.directions = self.layer.directions
 
+    def observe(self, rows: Rows, state: State) -> State:
+        """Returns `worth` [B, H, C] float32: each key's projection on the direction."""
+        new = projection(rows.new_keys, self.directions(rows.heads, rows.head_dim))
+        return {"worth": placed(rows, state.get("worth"), new)}
+
     def importance(self, rows: Rows, state: State) -> mx.array:
         """Returns the key's projection on the direction."""
-        return projection(rows.keys, self.directions(rows.keys.shape[1], rows.keys.shape[3]))
+        return state["worth"]
 
 
 def projection(keys: mx.array, directions: mx.array) -> mx.array:
