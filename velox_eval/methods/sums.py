@@ -13,5 +13,5 @@ def over_slots(array: mx.array) -> mx.array:
     if mx.default_device().type != mx.DeviceType.cpu:
         return array.sum(axis=-1, keepdims=True)
     width = array.shape[-1]
-    total = array.reshape(-1, width) @ mx.ones((width, 1))
+    total = mx.ones((1, width)) @ array.reshape(-1, width).T  # the other way round takes a third longer
     return total.reshape(*array.shape[:-1], 1)
