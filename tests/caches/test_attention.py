@@ -33,10 +33,13 @@ def test_equals_the_attention_of_mlx(group: int, masked: bool) -> None:
     probe = mx.random.normal((2, 2, 1, 16))
     mask = mx.array([[True] * 9, [True] * 6 + [False] * 3])[:, None, None] if masked else None
     theirs = mx.fast.scaled_dot_product_attention(queries, keys, values, scale=0.3, mask=mask)
-    ours, logits = one_token(queries, keys, values, 0.3, mask, probe)
+    ours, (logits, weights) = one_token(queries, keys, values, 0.3, mask, probe)
     np.testing.assert_allclose(np.array(ours), np.array(theirs), atol=1e-5)
     own = np.array(queries).reshape(2, 2, group, 16) @ np.array(keys).swapaxes(-1, -2) * 0.3
     np.testing.assert_allclose(np.array(logits[:, :, :group]), own, atol=1e-5)
+    counted = own if mask is None else np.where(np.array(mask), own, -np.inf)
+    shares = np.exp(counted - counted.max(axis=-1, keepdims=True))
+    np.testing.assert_allclose(np.array(weights), shares / shares.sum(axis=-1, keepdims=True), atol=1e-6)
     np.testing.assert_allclose(np.array(logits[:, :, -1:]), np.array(probe @ keys.swapaxes(-1, -2)) / 4, atol=1e-5)
 
 

@@ -87,6 +87,22 @@ def test_layers_keep_together_what_they_keep_alone(
     assert sum(cache_use(caches, 0).kept_tokens) <= LAYERS * (case.budget + case.slack)
 
 
+@pytest.mark.parametrize("case", TOGETHER, ids=lambda case: case.id)
+def test_what_attention_lends_is_what_a_method_would_work_out(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = []
+    for lent in (True, False):
+        if not lent:
+            monkeypatch.setattr(tap_module, "fits", lambda *_: False)
+        model, sessions = batch(case, (30, 7, 19))
+        caches = alone(sessions)
+        assert all(cache.tapped for cache in caches)  # else nothing would be lent to them
+        with sessions[0]:
+            for step in range(25):
+                mx.eval(model(mx.array([[step], [step + 90], [step + 180]]), cache=caches))
+        both.append([np.sort(np.array(cache.kept_positions())).tolist() for cache in caches])
+    assert both[0] == both[1]
+
+
 @pytest.mark.parametrize("asked", [True, False])
 def test_a_layer_that_is_asked_or_fed_by_itself_goes_on(asked: bool) -> None:
     """Its state is its own again, and steps that the others have not taken are no one's."""

@@ -1,4 +1,4 @@
-"""attention_tap: lets eviction caches supply their own mask and see the queries and, on a CPU, the logits.
+"""attention_tap: lets eviction caches supply their own mask and see the queries and, on a CPU, the logits and weights.
 
 Most mlx-lm model files import `scaled_dot_product_attention` by name, with the cache as an argument. Inside
 `attention_tap(model)` that name, in every module the model's layers come from, is a wrapper that treats calls
@@ -66,10 +66,10 @@ def _tapped(original: Callable[..., mx.array]) -> Callable[..., mx.array]:
             return original(queries, keys, values, cache=cache, scale=scale, mask=mask, **rest)
         mask = cache.mask_for(queries.shape[2], keys.shape[2], mask)
         if fits(queries, keys, values, mask, rest):
-            out, logits = one_token(queries, keys, values, scale, mask, cache.probe)
+            out, lent = one_token(queries, keys, values, scale, mask, cache.probe)
         else:
-            out, logits = original(queries, keys, values, cache=cache, scale=scale, mask=mask, **rest), None
-        cache.attended(queries, scale, logits)
+            out, lent = original(queries, keys, values, cache=cache, scale=scale, mask=mask, **rest), None
+        cache.attended(queries, scale, lent)
         return out
 
     return attention

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from velox_eval.caches import policy_state
-from velox_eval.caches.attention import layer_mask
+from velox_eval.caches.attention import Lent, layer_mask
 from velox_eval.caches.choosing import Step, evict_one, rows_of
 from velox_eval.caches.counted import CountedCache
 from velox_eval.caches.cutting import cut_chunk, cut_rows
@@ -146,10 +146,10 @@ class EvictionCache(CountedCache):
         """The newest keys [B, H, 1, D] where the policy has them stand in for queries."""
         return self._unseen_keys if self.policy.key_as_query else None
 
-    def attended(self, queries: mx.array, scale: float, logits: mx.array | None = None) -> None:
+    def attended(self, queries: mx.array, scale: float, lent: Lent | None = None) -> None:
         """Shows the policy the queries [B, H_q, S, D] of this step and the logits' scale, once attention is done.
 
-        `logits` [B, H, G + 1, C]: those of one token's queries, scaled, and of the probe; None: not at hand.
+        `lent`: what attention had at hand; None: nothing.
         """
         keys, self._unseen_keys = self._unseen_keys, None
         self.query_heads = queries.shape[1]
@@ -161,10 +161,13 @@ class EvictionCache(CountedCache):
                 f"this model's queries have {queries.shape[-1]} dimensions, and its cache holds latents of "
                 f"{keys.shape[-1]}: a method that ranks by queries cannot run on it; use the adapted variant"
             )
-        needs = self.policy.needs_queries
-        if logits is not None:
-            logits = logits[:, :, :-1] if needs else logits[:, :, -1:]
-        self._observe_and_evict(Step(self, keys, queries if needs else None, scale, logits))
+        if not self.policy.needs_queries:
+            logits = None if lent is None else lent.logits[:, :, -1:]
+            self._observe_and_evict(Step(self, keys, scale=scale, logits=logits))
+        elif lent is None:
+            self._observe_and_evict(Step(self, keys, queries, scale))
+        else:
+            self._observe_and_evict(Step(self, keys, queries, scale, lent.logits[:, :, :-1], lent.weights))
 
     # Appending.
 
@@ -394,6 +397,7 @@ class EvictionCache(CountedCache):
             setattr(joined, name, [item for cache in caches for item in getattr(cache, name)])
         joined.slots = Slots.stacked([cache.held_slots for cache in caches])
         joined.prompt_done = all(cache.prompt_done for cache in caches)
+        joined.tapped = all(cache.tapped for cache in caches)
         joined._scale, joined.read_by_others = first._scale, first.read_by_others
         joined.policy_state = policy_state.stacked(first.policy, [cache.policy_state for cache in caches])
         if any(joined._has_hole):

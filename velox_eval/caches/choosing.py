@@ -27,6 +27,7 @@ class Step:
     queries: mx.array | None = None
     scale: float = 0.0
     logits: mx.array | None = None
+    weights: mx.array | None = None
 
 
 def rows_of(steps: Sequence[Step]) -> Rows:
@@ -37,8 +38,6 @@ def rows_of(steps: Sequence[Step]) -> Rows:
     first, layers = steps[0].cache, len(steps)
     held = [step.cache.held for step in steps]
     written = [step.cache.written for step in steps if isinstance(step.cache.written, mx.array)]
-    queries = [step.queries for step in steps if step.queries is not None]
-    logits = [step.logits for step in steps if step.logits is not None]
     new = steps[0].new_keys.shape[2]
     return Rows(
         tuple((slots.keys, slots.values) for slots in held),
@@ -49,11 +48,17 @@ def rows_of(steps: Sequence[Step]) -> Rows:
         new_keys=joined([step.new_keys for step in steps]),
         new_slots=joined(written) if written else first.written,
         any_free=len(set(first.rows)) > 1,
-        queries=joined(queries) if queries else None,
+        queries=_all_or_none([step.queries for step in steps]),
         scale=steps[0].scale,
         budgets=tuple(first.budgets) * layers,
-        logits=joined(logits) if len(logits) == layers else None,
+        logits=_all_or_none([step.logits for step in steps]),
+        weights=_all_or_none([step.weights for step in steps]),
     )
+
+
+def _all_or_none(arrays: Sequence[mx.array | None]) -> mx.array | None:
+    there = [array for array in arrays if array is not None]
+    return joined(there) if len(there) == len(arrays) else None
 
 
 def evict_one(caches: Sequence[EvictionCache], rows: Rows, state: State, over: list[bool]) -> State:

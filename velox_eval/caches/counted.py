@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
+from velox_eval.caches.attention import Lent
 from velox_eval.errors import MethodError
 from velox_eval.mlx import mx
 from velox_eval.mlx_lm import BaseCache
@@ -110,8 +111,8 @@ class CountedCache(BaseCache, metaclass=_NamesOurEngine):  # type: ignore[misc]
         """Keys [B, H, 1, D] whose logits are wanted beside those of one token's queries; None: none are."""
         return None
 
-    def attended(self, queries: mx.array, scale: float, logits: mx.array | None = None) -> None:
-        """Called after each attention with its queries [B, H_q, S, D], the logits' scale and, at hand or not, them."""
+    def attended(self, queries: mx.array, scale: float, lent: Lent | None = None) -> None:
+        """Called after each attention with its queries [B, H_q, S, D], the logits' scale, and what it lends."""
 
     def finish_prompt(self) -> None:
         """Called once the whole prompt is in, before the first decoded token."""

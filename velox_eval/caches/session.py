@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from mlx.utils import tree_flatten
 
-from velox_eval.caches.attention import lends_logits
+from velox_eval.caches.attention import lends
 from velox_eval.caches.attention_tap import attention_tap
 from velox_eval.caches.base import EvictionCache
 from velox_eval.caches.counted import CountedCache
@@ -213,7 +213,7 @@ class MethodSession:
         policies = [cache.policy for cache in self.evicting if isinstance(cache, EvictionCache)]
         if any(policy.renumbers for policy in policies):
             check_rotations(self.model, self.layers, [Rotation(policy.layer) for policy in policies])
-        if not any(policy.needs_queries or (policy.key_as_query and lends_logits()) for policy in policies):
+        if not any(policy.needs_queries or (policy.key_as_query and lends()) for policy in policies):
             return False
         for cache in self.evicting:
             cache.tapped = True

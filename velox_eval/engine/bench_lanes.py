@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from velox_eval.caches.attention import Lent
 from velox_eval.caches.base import EvictionCache
 from velox_eval.caches.together import choose_together
 from velox_eval.engine.engine import Engine
@@ -54,7 +55,7 @@ class Lane:
         with ExitStack() as stack:
             inputs = [stack.enter_context(_recorded(cache)) for cache in self.caches]
             self.step()
-        mx.eval([[a for a in (i.keys, i.values, i.queries, i.logits) if a is not None] for i in inputs])
+        mx.eval([[a for a in (i.keys, i.values, i.queries, *(i.lent or ())) if a is not None] for i in inputs])
         return inputs
 
 
@@ -66,7 +67,7 @@ class StepInput:
     values: Any = None
     queries: Any = None
     scale: float = 0.0
-    logits: Any = None  # what attention shares of its own work
+    lent: Any = None  # of attention's own work
 
 
 @contextmanager
@@ -79,9 +80,9 @@ def _recorded(cache: EvictionCache) -> Iterator[StepInput]:
         seen.keys, seen.values = keys, values
         return update(keys, values)
 
-    def noted_queries(queries: mx.array, scale: float, logits: mx.array | None = None) -> None:
-        seen.queries, seen.scale, seen.logits = queries, scale, logits
-        attended(queries, scale, logits)
+    def noted_queries(queries: mx.array, scale: float, lent: Lent | None = None) -> None:
+        seen.queries, seen.scale, seen.lent = queries, scale, lent
+        attended(queries, scale, lent)
 
     cache.__dict__ |= {"update_and_fetch": noted_update, "attended": noted_queries}
     try:
@@ -103,7 +104,7 @@ class CachesAlone:
         for cache, new in zip(self.caches, self.inputs, strict=True):
             shown.append(cache.update_and_fetch(new.keys, new.values))
             if new.queries is not None:
-                cache.attended(new.queries, new.scale, new.logits)
+                cache.attended(new.queries, new.scale, new.lent)
         mx.eval(shown, [cache.state for cache in self.caches])
 
     def timed(self, steps: int) -> float:

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from velox_eval.caches.attention import Lent
 from velox_eval.caches.attention_tap import attention_tap
 from velox_eval.caches.base import EvictionCache
 from velox_eval.caches.session import layer_kinds
@@ -65,7 +66,7 @@ class _QueryMoments(EvictionCache):
         self.second: mx.array | float = 0.0  # [H_q, D, D]
         self.first: mx.array | float = 0.0  # [H_q, D]
 
-    def attended(self, queries: mx.array, scale: float, logits: mx.array | None = None) -> None:
+    def attended(self, queries: mx.array, scale: float, lent: Lent | None = None) -> None:
         """Adds the queries [1, H_q, S, D]."""
         rows = queries[0].astype(mx.float32)
         self.second = self.second + rows.swapaxes(-1, -2) @ rows

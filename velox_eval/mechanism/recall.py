@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from velox_eval.caches.attention import Lent
 from velox_eval.caches.attention_tap import attention_tap
 from velox_eval.caches.base import EvictionCache
 from velox_eval.caches.session import Prompt, layer_kinds
@@ -75,7 +76,7 @@ class _Recorder(EvictionCache):
         self.queries: mx.array | None = None
         self.scale = 0.0
 
-    def attended(self, queries: mx.array, scale: float, logits: mx.array | None = None) -> None:
+    def attended(self, queries: mx.array, scale: float, lent: Lent | None = None) -> None:
         """Keeps the queries [1, H_q, S, D] of the one chunk."""
         self.queries, self.scale = queries, scale
 

@@ -69,6 +69,8 @@ def query_logits(rows: Rows) -> mx.array:
 
 def query_attention(rows: Rows) -> mx.array:
     """Returns [B, H, G, S, C]: the model's own attention of the new queries, by query head; see `query_logits`."""
+    if rows.weights is not None:
+        return rows.weights[:, :, :, None]
     return mx.softmax(query_logits(rows), axis=-1)
 
 

@@ -53,6 +53,7 @@ class Rows:
     # Logits of one new token, float32, where attention has computed them: with `needs_queries` [B, H, G, C] of its
     # queries, with `key_as_query` [B, H, 1, C] of its key in place of one, scaled by 1/sqrt(D). Free slots: anything.
     logits: mx.array | None = None
+    weights: mx.array | None = None  # with `needs_queries`, there as `logits` are: their softmax, 0 in free slots
 
     @property
     def keys(self) -> mx.array:
@@ -232,8 +233,8 @@ def newest_key_attention(rows: Rows) -> mx.array:
 
 def latest_attention(rows: Rows) -> mx.array:
     """Returns [B, H, G, C] float32: the newest query's softmax attention to the rows held, by query head."""
-    if rows.logits is not None:
-        return masked_softmax(rows.logits, rows)
+    if rows.weights is not None:
+        return rows.weights
     assert rows.queries is not None
     queries = grouped(rows.queries[:, :, -1:], rows)[:, :, :, 0]
     return masked_softmax(rows.products(queries) * rows.scale, rows)
