@@ -2,7 +2,8 @@
 
 `results/reference/measured.jsonl` holds those that come with velox-eval, so that advice needs no runs of one's own:
 
-    python -m velox_eval.pipelines.evidence RESULTS... -o results/reference/measured.jsonl
+    velox-eval sweep measured --results RESULTS
+    python -m velox_eval.pipelines.evidence RESULTS -o results/reference/measured.jsonl
 """
 
 from __future__ import annotations
