@@ -62,7 +62,7 @@ class Link:
 
         try:
             future.cancel()
-        except (ClosedClientError, OSError):  # comm and time-out errors are OSErrors
+        except (ClosedClientError, OSError):
             return
 
     def landing(self, future: Any) -> Landing:
@@ -71,13 +71,15 @@ class Link:
 
         try:
             with self._told():
-                if future.status == "error":
-                    return Landing("error", future.exception(timeout=ASK_SECONDS))
                 return Landing("result", future.result(timeout=ASK_SECONDS))
         except CancelledError:
             return Landing("lost")
-        except OSError:
-            return Landing("away")
+        except Exception as error:
+            if future.status == "error":
+                return Landing("error", error)
+            if isinstance(error, OSError):  # comm and time-out errors are
+                return Landing("away")
+            raise
 
     def listen(self, topic: str, hear: Callable[[Any], None]) -> None:
         """Has what workers say on `topic` handed to `hear`, also by a scheduler that came back. Raises ClusterError."""
