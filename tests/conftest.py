@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ import pytest
 from velox_eval.blas import load_fast_blas
 
 load_fast_blas()  # before any test module brings mlx in, or everything runs on the reference BLAS
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs, and so in all we start
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test reaches a hub
 
